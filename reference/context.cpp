@@ -1,0 +1,24 @@
+#include "reference/context.h"
+
+#include "reference/real.h"
+
+namespace assay::reference {
+
+Context& context() {
+  thread_local Context current;
+  return current;
+}
+
+ContextScope::ContextScope(const Context& replacement) : saved_(context()), saved_digits_(Real::default_precision()) {
+  context() = replacement;
+  const unsigned digits = decimal_digits(replacement.bits);
+  if (digits != saved_digits_) Real::default_precision(digits);
+}
+
+ContextScope::~ContextScope() {
+  const unsigned digits = decimal_digits(context().bits);
+  context() = saved_;
+  if (digits != saved_digits_) Real::default_precision(saved_digits_);
+}
+
+}  // namespace assay::reference

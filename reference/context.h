@@ -1,0 +1,51 @@
+// What an evaluation depends on besides its operands. Thread-local; parallel_for hands it to its workers.
+#pragma once
+
+namespace assay::reference {
+
+/// The roundings of an implementation, for the scalar `Bound`: how far any implementation may be off that computes in a
+/// format with unit roundoff `compute` and rounds values to formats at the declared points.
+struct RoundingModel {
+  double compute = 0x1p-53;     ///< unit roundoff of the format that sums and functions are computed in
+  double activation = 0x1p-53;  ///< unit roundoff of the activation dtype, applied at declared rounding points
+  double tiny = 0x1p-1022;      ///< absolute error of a result that underflows in the compute format
+  double function_ulps =
+      2.0;  ///< error of exp, log, tanh, erf, ... in units of 2*compute (CUDA C++ Guide: at most 2 ulp)
+};
+
+struct Context {
+  int bits = 128;               ///< working precision of Ball; Real has at least as many
+  int cap_bits = 2048;          ///< highest precision a decision may ask for before it is called a tie
+  bool ties_are_final = false;  ///< with operands that are balls: no higher precision will come, report the tie
+  RoundingModel rounding;
+};
+
+/// This thread's context.
+Context& context();
+
+/// Replaces this thread's context for a scope, and the default precision of Real with it.
+class ContextScope {
+ public:
+  explicit ContextScope(const Context& replacement);
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+ private:
+  Context saved_;
+  unsigned saved_digits_;
+};
+
+/// Only the ball precision, for a decision that needs more.
+class BallBits {
+ public:
+  explicit BallBits(int bits) : saved_(context().bits) { context().bits = bits; }
+  ~BallBits() { context().bits = saved_; }
+  BallBits(const BallBits&) = delete;
+  BallBits& operator=(const BallBits&) = delete;
+
+ private:
+  int saved_;
+};
+
+}  // namespace assay::reference

@@ -1,0 +1,128 @@
+#include "reference/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "reference/arb.h"
+#include "reference/context.h"
+#include "reference/real.h"
+
+namespace assay::reference {
+namespace {
+
+thread_local bool inside_worker = false;
+
+/// Threads that wait for work; they live as long as the program.
+class Pool {
+ public:
+  explicit Pool(int workers) {
+    for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { serve(); });
+  }
+  ~Pool() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void run(std::int64_t count, const std::function<void(std::int64_t)>& body) {
+    {
+      std::lock_guard lock(mutex_);
+      count_ = count;
+      body_ = &body;
+      next_ = 0;
+      failed_at_ = count;
+      failure_ = nullptr;
+      context_ = context();
+      digits_ = Real::default_precision();
+      busy_ = static_cast<int>(threads_.size());
+      ++round_;
+    }
+    wake_.notify_all();
+    inside_worker = true;
+    work();
+    inside_worker = false;
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return busy_ == 0; });
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void work() {
+    for (std::int64_t i = next_++; i < count_; i = next_++) {
+      try {
+        (*body_)(i);
+      } catch (...) {
+        std::lock_guard lock(mutex_);
+        if (i < failed_at_) {
+          failed_at_ = i;
+          failure_ = std::current_exception();
+        }
+      }
+    }
+  }
+
+  void serve() {
+    inside_worker = true;
+    std::uint64_t seen = 0;
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [&] { return stop_ || round_ != seen; });
+      if (stop_) break;
+      seen = round_;
+      context() = context_;
+      if (Real::default_precision() != digits_) Real::default_precision(digits_);
+      lock.unlock();
+      work();
+      lock.lock();
+      if (--busy_ == 0) done_.notify_one();
+    }
+    flint_cleanup();
+    mpfr_free_cache();
+  }
+
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  bool stop_ = false;
+  std::uint64_t round_ = 0;
+  int busy_ = 0;
+  std::int64_t count_ = 0, failed_at_ = 0;
+  std::atomic<std::int64_t> next_{0};
+  const std::function<void(std::int64_t)>* body_ = nullptr;
+  std::exception_ptr failure_;
+  Context context_;
+  unsigned digits_ = 0;
+};
+
+int wanted_jobs = 0;
+
+Pool& pool() {
+  static Pool instance(jobs() - 1);
+  return instance;
+}
+
+}  // namespace
+
+void set_jobs(int count) { wanted_jobs = std::max(1, count); }
+
+int jobs() {
+  return wanted_jobs > 0 ? wanted_jobs : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& body) {
+  if (count <= 1 || inside_worker || jobs() == 1) {
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  pool().run(count, body);
+}
+
+}  // namespace assay::reference
