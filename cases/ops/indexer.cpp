@@ -1,0 +1,121 @@
+#include "cases/ops/indexer.h"
+
+#include "cases/ops/spec.h"
+
+namespace assay {
+
+using namespace spec;  // NOLINT: the words of this file
+
+const std::vector<OpSpec>& indexer_ops() {
+  static const std::vector<OpSpec> ops = {
+      {.name = "kpool_compress",
+       .summary = "one key per complete pool: softmax over its slots, per channel, of gate + ape",
+       .attributes =
+           {
+               required("kpool", kInteger, "tokens of a pool"),
+               with_default("rounding", kText, "none",
+                            "none, bf16 (one rounding of the result) or hf (weights, products and sum)"),
+           },
+       .inputs =
+           {
+               real("k", "T D", "normalised index keys"),
+               optional_real("gate", "T D", "raw gate; absent: 0"),
+               optional_real("ape", "kpool D", "bias per slot; absent: 0"),
+               optional_index(
+                   "cu_seqlens", "S",
+                   "document boundaries in tokens, last T; tokens before the first are in no document; absent: one "
+                   "document"),
+           },
+       .outputs =
+           {
+               real("pooled", "P D", "pool keys; pools restart per document, only complete ones exist"),
+               index("first_token", "P", "index of the first token of each pool"),
+               real("weights", "P kpool D", "softmax weights"),
+               real("exp_of_score_minus_max", "P kpool D", "exp(gate + ape - its maximum over the slots)"),
+           },
+       .contract = {.rounds = "f32 softmax, bf16 result (hf: three roundings)", .accumulates = "f32 over kpool"},
+       .source = "model.md 7.2; megatron.md 3.3"},
+      {.name = "hadamard_fp8",
+       .summary = "orthonormal Hadamard transform of each row, then E4M3 with a power-of-two row scale, dequantised",
+       .attributes =
+           {
+               with_default("quantize", kBool, true, "false: only the transform (y = rotated)"),
+               with_default("amax_floor", kReal, 1e-4, "floor of the row maximum"),
+           },
+       .inputs =
+           {
+               real("x", "... D", "rows; D is a power of two"),
+           },
+       .outputs =
+           {
+               real("y", "... D", "dequantised rows"),
+               real("rotated", "... D", "rows after the transform"),
+               real("scale", "... 1", "2^ceil(log2(amax / 448))"),
+               index("codes", "... D", "E4M3 bytes"),
+           },
+       .contract = {.rounds = "f32 transform, one rounding to bf16, one to E4M3", .accumulates = "f32 over D"},
+       .source = "megatron.md 3.4"},
+      {.name = "head_weights",
+       .summary = "w = x W^T * Hi^-0.5 * head_dim^-0.5",
+       .attributes =
+           {
+               required("head_dim", kInteger, "index head dimension"),
+           },
+       .inputs =
+           {
+               real("x", "T C", "hidden rows"),
+               real("weight", "Hi C", "one row per index head"),
+           },
+       .outputs =
+           {
+               real("w", "T Hi", "weight of each index head, f32"),
+           },
+       .contract = {.rounds = "f32 product of widened bf16, scaled twice", .accumulates = "f32 over C"},
+       .source = "model.md 7.2; megatron.md 3.2"},
+      {.name = "index_scores",
+       .summary = "s = sum over heads of w * relu(q . pooled) * scale",
+       .attributes =
+           {
+               with_default("relu", kBool, true, "clamp the dots at zero"),
+               nullable("scale", kReal, "factor of the dots; null: 1 (it is in w)"),
+           },
+       .inputs =
+           {
+               real("q", "T Hi D", "index queries"),
+               real("pooled", "P D", "pool keys"),
+               real("w", "T Hi", "head weights"),
+           },
+       .outputs =
+           {
+               real("s", "T P", "score of every pool"),
+           },
+       .contract = {.rounds = "f32", .accumulates = "f32 over D, then over heads"},
+       .source = "model.md 7.2; megatron.md 3.5"},
+      {.name = "select_tokens",
+       .summary = "the best topk / kpool visible pools of each query as token ids, then its tail",
+       .attributes =
+           {
+               required("topk", kInteger, "token budget, a multiple of kpool"),
+               required("kpool", kInteger, "tokens of a pool"),
+               with_default("always_select_tail", kBool, true, "append the tokens of the own incomplete pool"),
+           },
+       .inputs =
+           {
+               real("scores", "T P", "score of every pool"),
+               index("first_token", "P", "first token of each pool"),
+               index("visible_start", "T", "first visible token of each query"),
+               index("visible_end", "T", "one past the last visible token; a pool is visible if all its tokens are"),
+           },
+       .outputs =
+           {
+               index("ids", "T W", "token ids, -1 in unused places (W = topk + kpool - 1 with a tail, else topk)"),
+               index("pools", "T B", "pool ids, -1 in unused places"),
+               real("margin", "T", "lowest selected minus highest rejected visible score"),
+           },
+       .contract = {.rounds = "decision: no rounding; ties lowest index first", .accumulates = "none"},
+       .source = "model.md 7.2; megatron.md 3.5"},
+  };
+  return ops;
+}
+
+}  // namespace assay
