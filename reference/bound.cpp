@@ -7,21 +7,22 @@
 namespace assay::reference {
 namespace {
 
-constexpr double kOwnRounding = 1.0 + 0x1p-40;
+constexpr double kInflation = 1.0 + 0x1p-40;
+constexpr double kOwnUnit = 0x1p-53;  // this class computes v in double
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 const RoundingModel& model() { return context().rounding; }
 
 /// `value` with propagated error `e`, then one rounding with relative error `u`.
 Bound stored(double value, double e, double u) {
-  return {value, (e + u * (std::abs(value) + e) + model().tiny) * kOwnRounding};
+  return {value, (e + (u + kOwnUnit) * (std::abs(value) + e) + model().tiny) * kInflation};
 }
 
 /// f(x) for a function with |f'| <= slope on the ball.
 Bound function_value(double value, double slope, double x_error) {
   const double e = slope * x_error;
-  return {value,
-          (e + 2.0 * model().function_ulps * model().compute * (std::abs(value) + e) + model().tiny) * kOwnRounding};
+  const double u = 2.0 * model().function_ulps * model().compute + 2.0 * kOwnUnit;
+  return {value, (e + u * (std::abs(value) + e) + model().tiny) * kInflation};
 }
 
 }  // namespace
@@ -127,7 +128,7 @@ Bound dot(const Bound* a, std::ptrdiff_t a_step, const Bound* b, std::ptrdiff_t 
   // The last term is this function's own double summation.
   return {value, (propagated + roundings * (magnitude + propagated) * (1.0 + 0x1p-10) +
                   static_cast<double>(n) * (0x1p-53 * magnitude + model().tiny)) *
-                     kOwnRounding};
+                     kInflation};
 }
 
 }  // namespace assay::reference

@@ -1,6 +1,8 @@
 // What an evaluation depends on besides its operands. Thread-local; parallel_for hands it to its workers.
 #pragma once
 
+#include <cstdint>
+
 namespace assay::reference {
 
 /// The roundings of an implementation, for the scalar `Bound`: how far any implementation may be off that computes in a
@@ -18,6 +20,7 @@ struct Context {
   int cap_bits = 2048;          ///< highest precision a decision may ask for before it is called a tie
   bool ties_are_final = false;  ///< with operands that are balls: no higher precision will come, report the tie
   RoundingModel rounding;
+  std::uint64_t stream = 0;  ///< state of the random numbers of Sampled; parallel_for derives one per row
 };
 
 /// This thread's context.

@@ -118,11 +118,18 @@ int jobs() {
 }
 
 void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& body) {
+  // Every i gets a stream of random numbers of its own, whoever computes it.
+  const std::uint64_t base = context().stream + 0xD1B54A32D192ED03ULL;
+  const std::function<void(std::int64_t)> seeded = [&](std::int64_t i) {
+    context().stream = base ^ (static_cast<std::uint64_t>(i + 1) * 0x2545F4914F6CDD1DULL);
+    body(i);
+  };
   if (count <= 1 || inside_worker || jobs() == 1) {
-    for (std::int64_t i = 0; i < count; ++i) body(i);
-    return;
+    for (std::int64_t i = 0; i < count; ++i) seeded(i);
+  } else {
+    pool().run(count, seeded);
   }
-  pool().run(count, body);
+  context().stream = base;
 }
 
 }  // namespace assay::reference
