@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
+#include <string>
 
 #include "cases/error.h"
 
@@ -14,8 +14,15 @@ struct Scored {
   Ball score;
 };
 
-/// Descending by midpoint, lowest index first: the order that every finite precision agrees on once balls separate.
+bool is_nan(const Ball& x) { return arf_is_nan(arb_midref(x.data())) != 0; }
+
+/// Descending by midpoint (unknown values first), lowest index first: the order that every finite precision agrees on
+/// once balls separate.
 bool before(const Scored& a, const Scored& b) {
+  if (is_nan(a.score) || is_nan(b.score)) {
+    if (is_nan(a.score) != is_nan(b.score)) return is_nan(a.score);
+    return a.index < b.index;
+  }
   const int order = arf_cmp(arb_midref(a.score.data()), arb_midref(b.score.data()));
   return order != 0 ? order > 0 : a.index < b.index;
 }
@@ -29,18 +36,37 @@ std::vector<Scored> evaluate(const std::vector<std::int64_t>& candidates,
   return scored;
 }
 
+/// The lower or upper end of a ball as a point: exact for points, moved outwards beyond the working precision
+/// otherwise.
+Ball end_of(const Ball& x, bool lower) {
+  if (arb_is_exact(x.data())) return x;
+  constexpr slong kGuardBits = 64;
+  Ball end;
+  if (lower) {
+    arb_get_lbound_arf(arb_midref(end.data()), x.data(), context().bits + kGuardBits);
+  } else {
+    arb_get_ubound_arf(arb_midref(end.data()), x.data(), context().bits + kGuardBits);
+  }
+  return end;
+}
+
 /// The stretch [first, last) around the threshold whose balls cannot be told apart across it; empty if they all can.
+/// A winner is clear if it lies above every loser's upper end, a loser if it lies below every winner's lower end.
 std::pair<std::size_t, std::size_t> unclear(const std::vector<Scored>& scored, std::size_t k) {
-  std::size_t first = k, last = k;
-  bool grown = false;
-  for (std::size_t i = 0; i < k; ++i)
-    for (std::size_t j = k; j < scored.size(); ++j)
-      if (!certainly_less(scored[j].score, scored[i].score)) {
-        first = std::min(first, i);
-        last = std::max(last, j + 1);
-        grown = true;
-      }
-  return grown ? std::pair{first, last} : std::pair{k, k};
+  if (k == 0 || k == scored.size()) return {k, k};
+  std::vector<Ball> ends;
+  ends.reserve(scored.size());
+  for (std::size_t i = 0; i < scored.size(); ++i) ends.push_back(end_of(scored[i].score, i < k));
+  std::size_t lowest = 0, highest = k;
+  for (std::size_t i = 1; i < k; ++i)
+    if (certainly_less(ends[i], ends[lowest])) lowest = i;
+  for (std::size_t j = k + 1; j < ends.size(); ++j)
+    if (certainly_less(ends[highest], ends[j])) highest = j;
+  if (certainly_less(ends[highest], ends[lowest])) return {k, k};
+  std::size_t first = 0, last = ends.size();
+  while (certainly_less(ends[highest], ends[first])) ++first;
+  while (certainly_less(ends[last - 1], ends[lowest])) --last;
+  return {first, last};
 }
 
 bool all_certainly_equal(const std::vector<Scored>& scored, std::size_t first, std::size_t last) {
@@ -61,14 +87,17 @@ TopK top_k(const std::vector<std::int64_t>& candidates, std::int64_t k, const st
   while (true) {
     const BallBits scope(bits);
     std::vector<Scored> scored = evaluate(candidates, score);
+    const bool unknown = !scored.empty() && is_nan(scored.front().score);
     const auto [first, last] = unclear(scored, wanted);
     const bool tie = first != last;
-    if (tie && !all_certainly_equal(scored, first, last)) {
+    if (unknown || (tie && !all_certainly_equal(scored, first, last))) {
       if (exact_operands && bits < context().cap_bits) {
         bits *= 2;
         continue;
       }
       if (!exact_operands && !context().ties_are_final) throw Undecided();
+      if (unknown)
+        throw InputError("score", "NaN for candidate " + std::to_string(scored.front().index), "numbers are allowed");
     }
     if (tie) {
       // Equal at the cap: the lowest index first, whatever the midpoints say.

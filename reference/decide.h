@@ -28,6 +28,8 @@ struct TopK {
 
 /// The k best of `candidates` (all of them if there are no more than k). `score` gives the ball of a candidate at
 /// context().bits; `exact_operands` says that the balls shrink as the precision rises.
+/// Throws Undecided for balls that overlap across the threshold unless exact_operands or context().ties_are_final, and
+/// InputError for a score that stays NaN.
 TopK top_k(const std::vector<std::int64_t>& candidates, std::int64_t k, const std::function<Ball(std::int64_t)>& score,
            bool exact_operands);
 

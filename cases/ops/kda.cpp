@@ -107,6 +107,35 @@ const std::vector<OpSpec>& kda_ops() {
        .contract = {.rounds = "f32; megatron: bf16 at the points of megatron.md 2.4; o bf16, state f32",
                     .accumulates = "f32 over K and the tokens of a chunk"},
        .source = "model.md 6 (chunked form); megatron.md 2.4"},
+      {.name = "kda_attention",
+       .summary = "fused: gate, beta, l2norm of q and k, then the recurrence",
+       .attributes =
+           {
+               nullable("lower_bound", kReal, "bound of the gate; null: unbounded"),
+               nullable("scale", kReal, "factor of the query; null: K^-0.5"),
+               with_default("l2norm_eps", kReal, 1e-6, "eps of the q and k norms, inside the root"),
+           },
+       .inputs =
+           {
+               real("q", "T H K", "queries before their norm"),
+               real("k", "T H K", "keys before their norm"),
+               real("v", "T H V", "values"),
+               real("gate", "T H K", "raw gate"),
+               real("A_log", "H", "log of the gate's factor"),
+               optional_real("dt_bias", "H*K", "added to the raw gate"),
+               real("beta_logits", "T H", "step size before the sigmoid"),
+               optional_real("initial_state", "S H K V", "state before each document; absent: zero"),
+               optional_index("cu_seqlens", "S+1", "document boundaries in tokens; absent: one document"),
+           },
+       .outputs =
+           {
+               real("o", "T H V", "the updated state read with the scaled query"),
+               real("final_state", "S H K V", "state after each document"),
+               real("g", "T H K", "log decay"),
+               real("beta", "T H", "step size"),
+           },
+       .contract = {.rounds = "the composition's; its intermediates are not stored", .accumulates = "f32"},
+       .source = "model.md 6.3 to 6.6; megatron.md 2.3, 2.4"},
   };
   return ops;
 }

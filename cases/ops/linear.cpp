@@ -118,6 +118,7 @@ const std::vector<OpSpec>& linear_ops() {
            {
                real("scale", "N", "f32(largest of the format / max(amax, amax_epsilon)), truncated if power_of_two"),
                real("scale_inv", "N", "f32(1 / scale)"),
+               real("floored", "N", "max(amax, amax_epsilon) as f32"),
            },
        .contract = {.rounds = "f32 quotient, f32 reciprocal", .accumulates = "none"},
        .source = "megatron.md 5.1, 5.2"},

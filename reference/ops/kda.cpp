@@ -4,6 +4,7 @@
 
 #include "reference/ops/delta_rule.h"
 #include "reference/ops/documents.h"
+#include "reference/ops/norm.h"
 #include "reference/parallel.h"
 
 namespace assay::reference {
@@ -77,6 +78,20 @@ void add_kda_ops(OpTable<T>& table) {
   table["beta"] = [](const Call<T>& call) { return Results<T>{{"beta", beta(call.in("b"))}}; };
   const auto results = [](DeltaRule<T> rule) {
     return Results<T>{{"o", std::move(rule.o)}, {"final_state", std::move(rule.final_state)}};
+  };
+  table["kda_attention"] = [](const Call<T>& call) {
+    const Array<T> bias = call.has("dt_bias") ? call.in("dt_bias") : Array<T>();
+    const Array<T> state = call.has("initial_state") ? call.in("initial_state") : Array<T>();
+    const Index documents = call.has("cu_seqlens") ? call.index("cu_seqlens") : Index();
+    const double eps = call.real("l2norm_eps");
+    Array<T> g = kda_gate(call.in("gate"), call.in("A_log"), bias, call.optional_real("lower_bound"));
+    Array<T> b = beta(call.in("beta_logits"));
+    DeltaRule<T> rule = delta_rule(l2norm(call.in("q"), eps), l2norm(call.in("k"), eps), call.in("v"), g, b, state,
+                                   documents, call.optional_real("scale"));
+    return Results<T>{{"o", std::move(rule.o)},
+                      {"final_state", std::move(rule.final_state)},
+                      {"g", std::move(g)},
+                      {"beta", std::move(b)}};
   };
   table["delta_rule"] = [=](const Call<T>& call) {
     return results(delta_rule(call.in("q"), call.in("k"), call.in("v"), call.in("g"), call.in("beta"),

@@ -1,0 +1,51 @@
+// Options of `assay verify`: parsed and printed by the same file, so that parse(print(options)) == options.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace assay::harness {
+
+inline constexpr const char* kDefaultJson = "result.json";
+inline constexpr const char* kDefaultJunit = "junit.xml";
+inline constexpr int kLeastBits = 53;
+inline constexpr int kMostBits = 65536;
+inline constexpr int kMostJobs = 1024;
+
+/// What to judge is one of: a case file; a checkpoint and a trace, with a name map if its names are not assay's; a
+/// vector file.
+struct VerifyOptions {
+  std::string case_file, checkpoint, trace, vectors, names;
+  std::string scalar = "double";  ///< double | real | ball
+  int bits = 128;                 ///< working precision of real and ball
+  int jobs = 0;                   ///< threads; 0: as many as the machine has
+  std::string filter = "*";       ///< GLOB of stage names
+  std::string json, junit;        ///< files to write; empty: kDefaultJson, kDefaultJunit
+
+  bool operator==(const VerifyOptions&) const = default;
+};
+
+/// One word of a POSIX shell: quoted if it has to be.
+std::string shell_quoted(const std::string& word);
+
+/// "assay verify ...": the line that repeats the run. Options with their default values are left out.
+std::string to_command_line(const VerifyOptions& options);
+
+/// Reads the words behind `assay verify`. Throws InputError for unknown options, values out of range and inputs that
+/// contradict each other.
+VerifyOptions parse_verify(const std::vector<std::string>& words);
+
+/// The parts of parse_verify, for the program's own parser.
+void add_verify_options(CLI::App& command, VerifyOptions& options);
+void check_verify_options(const VerifyOptions& options);
+/// Adds --scalar and --bits, checked.
+void add_precision_options(CLI::App& command, std::string& scalar, int& bits);
+/// Parses words in order; what CLI11 finds wrong becomes an InputError of one line. Requests for help and version pass
+/// through as CLI::CallForHelp and CLI::CallForVersion.
+void parse_words(CLI::App& app, const std::vector<std::string>& words);
+
+}  // namespace assay::harness

@@ -1,0 +1,169 @@
+#include "harness/vectors.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "cases/error.h"
+#include "cases/formats.h"
+#include "harness/glob.h"
+#include "harness/judge.h"
+#include "harness/vector_map.h"
+#include "reference/evaluate.h"
+
+namespace assay::harness {
+namespace {
+
+using reference::Array;
+using reference::Ball;
+using reference::Bound;
+using reference::Context;
+using reference::ContextScope;
+using reference::Index;
+using reference::Results;
+
+/// The rounding model that a case's recorded dtypes imply: sums in F32, activations in the coarsest dtype of inputs and
+/// outputs.
+reference::RoundingModel rounding_of(const VectorCall& call) {
+  double coarsest = fp32().unit_roundoff;
+  const auto look = [&](const Tensor& tensor) {
+    if (tensor.dtype() == DType::kBF16 || tensor.dtype() == DType::kF16)
+      coarsest = std::max(coarsest, format_of(tensor.dtype())->unit_roundoff);
+  };
+  for (const auto& [name, tensor] : call.call.inputs) look(tensor);
+  for (const VectorOutput& output : call.outputs) look(output.tensor);
+  reference::RoundingModel model;
+  model.compute = fp32().unit_roundoff;
+  model.activation = coarsest;
+  model.tiny = 0x1p-126;  // subnormals of f32 may be flushed
+  return model;
+}
+
+Check judge_index(const Tensor& observed, const Index& expected) {
+  Check check;
+  check.elements = observed.size();
+  for (std::int64_t i = 0; i < observed.size(); ++i) {
+    const std::int64_t seen =
+        is_real(observed.dtype()) ? static_cast<std::int64_t>(observed.real(i)) : observed.integer(i);
+    if (seen == expected[i]) continue;
+    if (check.over_limit++ == 0) {
+      check.error = static_cast<double>(std::abs(seen - expected[i]));
+      check.reason = fmt::format("element {}: {}, expected {}", i, seen, expected[i]);
+    }
+  }
+  check.share = check.over_limit > 0 ? std::numeric_limits<double>::infinity() : 0.0;
+  check.verdict = check.over_limit > 0 ? Verdict::kFail : (check.elements == 0 ? Verdict::kMistrusted : Verdict::kPass);
+  if (check.elements == 0) check.reason = "nothing was compared";
+  return check;
+}
+
+Check size_mismatch(const VectorOutput& output, const Shape& expected) {
+  Check check;
+  check.verdict = Verdict::kFail;
+  check.reason =
+      fmt::format("recorded shape {}, the op gives {}", to_string(output.tensor.shape()), to_string(expected));
+  return check;
+}
+
+/// A selection's choice, from the results and inputs of a select_tokens call.
+reference::Decision<Ball> decision_of(const OpCall& call, const Results<Ball>& truth) {
+  reference::Decision<Ball> decision;
+  decision.chosen = std::get<Index>(truth.at("ids"));
+  const Array<Ball>& margin = std::get<Array<Ball>>(truth.at("margin"));
+  for (const Ball& m : margin.data) decision.margin.push_back(reference::midpoint(m));
+  const Index& tied = std::get<Index>(truth.at("tied"));
+  decision.tied.resize(decision.margin.size());
+  for (std::int64_t t = 0; t < tied.dim(0); ++t)
+    for (std::int64_t p = 0; p < tied.dim(1); ++p)
+      if (tied.at(t, p) != 0) decision.tied[static_cast<std::size_t>(t)].push_back(p);
+  decision.scores = reference::load<Ball>(call.inputs.at("scores"));
+  decision.first_token = reference::load_index(call.inputs.at("first_token"));
+  decision.kpool = call.attributes.at("kpool");
+  decision.visible_start = reference::load_index(call.inputs.at("visible_start"));
+  decision.visible_end = reference::load_index(call.inputs.at("visible_end"));
+  return decision;
+}
+
+Check judge_output(const VectorCall& call, const VectorOutput& output, const Results<Ball>& truth,
+                   const Results<Bound>& bounds) {
+  if (call.is_choice) {
+    const reference::Decision<Ball> decision = decision_of(call.call, truth);
+    if (decision.chosen.size() != output.tensor.size()) return size_mismatch(output, decision.chosen.shape);
+    Check check = judge_choice<Ball>(output.tensor, decision, {}, nullptr);
+    // A vector that selects everything is a legal case: its ids are compared all the same.
+    if (check.verdict == Verdict::kMistrusted && check.elements > 0) check.verdict = Verdict::kPass;
+    return check;
+  }
+  const auto& value = truth.at(output.output);
+  if (const Index* index = std::get_if<Index>(&value)) {
+    if (index->size() != output.tensor.size()) return size_mismatch(output, index->shape);
+    return judge_index(output.tensor, *index);
+  }
+  const Array<Ball>& values = std::get<Array<Ball>>(value);
+  if (values.size() != output.tensor.size()) return size_mismatch(output, values.shape);
+  std::vector<double> limits;
+  for (const Bound& bound : std::get<Array<Bound>>(bounds.at(output.output)).data) limits.push_back(bound.e);
+  Check check = judge_values(output.tensor, truth_of(values), limits);
+  // A recorded zero tensor (a zero query, an empty pool) is a legal case of a function.
+  if (check.verdict == Verdict::kMistrusted && check.elements > 0 && check.over_limit == 0)
+    check.verdict = Verdict::kPass;
+  return check;
+}
+
+std::vector<Check> judge_call(const VectorCall& call, const VerifySettings& settings) {
+  Context wanted;
+  wanted.bits = settings.bits;
+  wanted.rounding = rounding_of(call);
+  const ContextScope scope(wanted);
+  const Results<Ball> truth = reference::evaluate_certain(call.call);
+  const Results<Bound> bounds = reference::evaluate<Bound>(call.call);
+  std::vector<Check> checks;
+  for (const VectorOutput& output : call.outputs) {
+    Check check = judge_output(call, output, truth, bounds);
+    if (!call.report.empty()) {
+      check.verdict = Verdict::kSkipped;
+      check.reason = fmt::format("distance to the truth {:.3g} (relative norm), not judged: {}", check.relative_error,
+                                 call.report);
+    }
+    check.stage = output.recorded;
+    check.recorded = output.recorded;
+    check.scope = "vector";
+    checks.push_back(std::move(check));
+  }
+  return checks;
+}
+
+Check skipped(const std::string& name, const std::string& reason) {
+  Check check;
+  check.stage = check.recorded = name;
+  check.scope = "vector";
+  check.verdict = Verdict::kSkipped;
+  check.reason = reason;
+  return check;
+}
+
+}  // namespace
+
+std::vector<Check> verify_vectors(const std::filesystem::path& file, const std::filesystem::path& map_file,
+                                  const VerifySettings& settings) {
+  const VectorMap map = VectorMap::read(map_file);
+  std::vector<Check> checks;
+  for (const VectorCase& vector_case : read_vector_cases(file)) {
+    if (!glob_match(settings.filter, vector_case.name)) continue;
+    settings.progress(vector_case.name);
+    if (!map.knows(vector_case.group)) {
+      checks.push_back(skipped(vector_case.name, "the map has no group " + vector_case.group));
+      continue;
+    }
+    std::vector<std::string> unclaimed;
+    for (const VectorCall& call : map.calls(vector_case, unclaimed)) {
+      const std::vector<Check> judged = judge_call(call, settings);
+      checks.insert(checks.end(), judged.begin(), judged.end());
+    }
+    for (const std::string& name : unclaimed)
+      checks.push_back(skipped(vector_case.name + "." + name, "the map claims no such output"));
+  }
+  return checks;
+}
+
+}  // namespace assay::harness
