@@ -2,7 +2,7 @@
 //
 // Every format is rounded to nearest, ties to even, ONCE. A value that is not a double (a multiprecision number) must
 // first be brought to a double by rounding to odd with at least two bits more than the target keeps; the reference does
-// so (`reference/convert.h`), and the result is the single rounding of the original value.
+// so (`reference/round_once.h`), and the result is the single rounding of the original value.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Results of judging: verdict words, one check per judged tensor, one report per run. Schema of the JSON: harness/result.schema.json.
+// Results of judging: verdict words, one check per judged tensor, one report per run. Schema of the JSON:
+// harness/result.schema.json.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,8 @@ struct Check {
   double limit = 0.0;           ///< its limit
   double share = 0.0;           ///< error / limit there
   double relative_error = 0.0;  ///< norm of the difference over norm of the truth
-  double certified = 0.0;       ///< largest radius of the truth relative to the tensor's largest magnitude; 0 if not certified
+  double certified =
+      0.0;  ///< largest radius of the truth relative to the tensor's largest magnitude; 0 if not certified
   std::int64_t over_limit = 0;  ///< elements beyond their limit
   // Decisions (selections, routes), compared as sets per row:
   bool is_set = false;
@@ -49,9 +51,9 @@ struct Check {
 };
 
 struct Report {
-  std::string title;      ///< "kda_dsa"
-  std::string command;    ///< the line that reproduces the run
-  std::string scalar;     ///< double | real | ball
+  std::string title;    ///< "kda_dsa"
+  std::string command;  ///< the line that reproduces the run
+  std::string scalar;   ///< double | real | ball
   int bits = 0;
   std::vector<Check> checks;
   std::string certainty;  ///< how sure the reference is, one clause

@@ -218,8 +218,8 @@ void repeat(Reader& reader, const json& rule, const json& loops, std::size_t dep
 
 VectorCall make(const Reader& reader, const json& rule, const VectorCase& vector_case, std::set<std::string>& claimed) {
   json attributes = json::object();
-  for (const auto& [attribute, expression] : rule.value("attributes", json::object()).items())
-    attributes[attribute] = reader.value(expression);
+  const json wanted = rule.value("attributes", json::object());
+  for (const auto& [attribute, expression] : wanted.items()) attributes[attribute] = reader.value(expression);
   std::map<std::string, Tensor> inputs;
   for (const auto& [operand, binding] : rule.at("inputs").items()) {
     std::optional<Tensor> tensor = reader.operand(binding);

@@ -1,10 +1,11 @@
-// The four scalars of the reference: one source text, four readings.
+// The scalars of the reference: one source text, five readings.
 //   double  fast
 //   Real    precise: MPFR, precision chosen at run time
 //   Ball    certified: midpoint and rigorous radius
 //   Bound   permitted: value and the error an implementation may make under the context's RoundingModel
+//   Sampled executed: a double disturbed by random roundings of that model (Monte Carlo arithmetic)
 // Every scalar has + - * /, exact(value, T*), exp log sqrt rsqrt sigmoid softplus erf sin cos pow abs relu clamp_above
-// clamp_below, dot, midpoint, radius, round_activation and round_compute (identities except for Bound).
+// clamp_below, dot, midpoint, radius, round_activation and round_compute (identities except for Bound and Sampled).
 #pragma once
 
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "reference/ball.h"
 #include "reference/bound.h"
 #include "reference/real.h"
+#include "reference/sampled.h"
 
 namespace assay::reference {
 
@@ -53,14 +55,17 @@ T inverse_root(std::int64_t n) {
   return rsqrt(T(static_cast<double>(n)));
 }
 
-/// The exact widening of any scalar's value to a ball: double and Real to a point, Bound to its value, Ball to itself.
+/// The exact widening of any scalar's value to a ball: double and Real to a point, Bound and Sampled to their value,
+/// Ball to itself.
 inline Ball to_ball(double x) { return Ball(x); }
 Ball to_ball(const Real& x);
 inline Ball to_ball(const Ball& x) { return x; }
 inline Ball to_ball(const Bound& x) { return Ball(x.v); }
+inline Ball to_ball(const Sampled& x) { return Ball(x.v); }
 
 }  // namespace assay::reference
 
-/// Instantiates a template for every scalar: ASSAY_FOR_SCALARS(MACRO) expands MACRO(T) four times.
-#define ASSAY_FOR_SCALARS(macro) \
-  macro(double) macro(::assay::reference::Real) macro(::assay::reference::Ball) macro(::assay::reference::Bound)
+/// Instantiates a template for every scalar: ASSAY_FOR_SCALARS(MACRO) expands MACRO(T) for each.
+#define ASSAY_FOR_SCALARS(macro)                                                                                 \
+  macro(double) macro(::assay::reference::Real) macro(::assay::reference::Ball) macro(::assay::reference::Bound) \
+      macro(::assay::reference::Sampled)
