@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -53,6 +55,19 @@ std::string describe(const Element& e) {
                      std::abs(e.observed - e.expected), e.limit);
 }
 
+/// The ids of `set` that `other` lacks.
+std::vector<std::int64_t> difference(const std::set<std::int64_t>& set, const std::set<std::int64_t>& other) {
+  std::vector<std::int64_t> result;
+  std::set_difference(set.begin(), set.end(), other.begin(), other.end(), std::back_inserter(result));
+  return result;
+}
+
+bool repeats(const Index& ids, std::int64_t row, const std::set<std::int64_t>& set) {
+  const std::int64_t* begin = ids.row(row, ids.dim(1));
+  return std::count_if(begin, begin + ids.dim(1), [](std::int64_t id) { return id >= 0; }) !=
+         static_cast<std::int64_t>(set.size());
+}
+
 /// The non-negative ids of one row.
 std::set<std::int64_t> row_set(const Index& ids, std::int64_t row) {
   std::set<std::int64_t> set;
@@ -74,14 +89,27 @@ std::int64_t candidate_of(const Decision<T>& decision, std::int64_t row, std::in
   return -1;
 }
 
+/// The candidates that the ids stand for; nothing if an id belongs to none, or if a pool is not there as a whole.
+template <class T>
+std::optional<std::set<std::int64_t>> candidates_of(const Decision<T>& decision, std::int64_t row,
+                                                    const std::vector<std::int64_t>& ids) {
+  std::map<std::int64_t, std::int64_t> tokens;
+  for (const std::int64_t id : ids) ++tokens[candidate_of(decision, row, id)];
+  std::set<std::int64_t> candidates;
+  for (const auto& [candidate, count] : tokens) {
+    if (candidate < 0 || (decision.kpool > 0 && count != decision.kpool)) return std::nullopt;
+    candidates.insert(candidate);
+  }
+  return candidates;
+}
+
 template <class T>
 bool explained_by_margin(const Decision<T>& decision, const std::vector<double>& limits, std::int64_t row,
-                         const std::vector<std::int64_t>& gained, const std::vector<std::int64_t>& lost) {
+                         const std::set<std::int64_t>& gained, const std::set<std::int64_t>& lost) {
   if (limits.empty()) return false;
   const std::int64_t width = decision.scores.dim(1);
   for (const std::int64_t g : gained)
     for (const std::int64_t l : lost) {
-      if (g < 0 || l < 0) return false;
       const double gap =
           reference::midpoint(decision.scores.at(row, l)) - reference::midpoint(decision.scores.at(row, g));
       const double allowed =
@@ -102,7 +130,7 @@ Truth truth_of(const reference::Array<T>& values) {
 }
 
 double storage_error(DType dtype, double value) {
-  if (!is_real(dtype)) return 0.0;
+  if (!is_real(dtype) || !std::isfinite(value)) return 0.0;
   if (dtype == DType::kF64) return std::max(0x1p-53 * std::abs(value), 0x1p-1074);
   const Format& format = *format_of(dtype);
   return std::max(format.unit_roundoff * std::abs(value), 0.5 * format.min_positive);
@@ -113,13 +141,15 @@ Check judge_values(const Tensor& observed, const Truth& truth, const std::vector
               truth.values.size() == limits.size());
   Check check;
   check.elements = observed.size();
-  double squared_error = 0.0, squared_truth = 0.0, squared_limit = 0.0, largest = 0.0, widest = 0.0;
+  long double squared_error = 0.0L, squared_truth = 0.0L, squared_limit = 0.0L;  // squares of doubles overflow double
+  double largest = 0.0, widest = 0.0;
   std::int64_t worst = -1;
   double worst_share = -1.0;
   for (std::int64_t i = 0; i < observed.size(); ++i) {
     const Ball& value = truth.values[static_cast<std::size_t>(i)];
     const double expected = reference::midpoint(value), seen = observed.real(i);
-    const double limit = limits[static_cast<std::size_t>(i)] + storage_error(observed.dtype(), expected);
+    const double propagated = std::isfinite(expected) ? limits[static_cast<std::size_t>(i)] : 0.0;
+    const double limit = propagated + storage_error(observed.dtype(), expected);
     const double error = distance(seen, value);
     const double share = error == 0.0 ? 0.0 : error / limit;
     if (!(share <= 1.0)) ++check.over_limit;
@@ -131,14 +161,16 @@ Check judge_values(const Tensor& observed, const Truth& truth, const std::vector
       check.worst = Element{unravel(i, observed.shape()), seen, expected, limit};
     }
     if (!std::isfinite(expected)) continue;
-    squared_error += error * error;
-    squared_truth += expected * expected;
-    squared_limit += limit * limit;
+    const auto square = [](long double x) { return x * x; };
+    squared_error += square(error);
+    squared_truth += square(expected);
+    squared_limit += square(limit);
     largest = std::max(largest, std::abs(expected));
     widest = std::max(widest, reference::radius(value));
   }
   check.share = std::max(worst_share, 0.0);
-  check.relative_error = squared_truth > 0.0 ? std::sqrt(squared_error / squared_truth) : std::sqrt(squared_error);
+  check.relative_error =
+      static_cast<double>(std::sqrt(squared_truth > 0.0L ? squared_error / squared_truth : squared_error));
   check.certified = largest > 0.0 ? widest / largest : 0.0;
   if (check.over_limit > 0) {
     check.verdict = Verdict::kFail;
@@ -147,7 +179,7 @@ Check judge_values(const Tensor& observed, const Truth& truth, const std::vector
   } else if (check.elements == 0) {
     check.verdict = Verdict::kMistrusted;
     check.reason = "nothing was compared";
-  } else if (squared_truth == 0.0) {
+  } else if (squared_truth == 0.0L) {
     check.verdict = Verdict::kMistrusted;
     check.reason = "the truth is zero everywhere";
   } else if (!(squared_limit < squared_truth)) {
@@ -172,32 +204,30 @@ Check judge_choice(const Tensor& observed, const Decision<T>& decision, const st
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::set<std::int64_t> mine = row_set(decision.chosen, r), theirs = row_set(seen, r);
     if (std::isfinite(decision.margin[static_cast<std::size_t>(r)])) ++rows_with_choice;
-    if (mine == theirs) {
+    const bool twice = repeats(seen, r, theirs);
+    if (mine == theirs && !twice) {
       ++check.rows_equal;
       continue;
     }
-    std::vector<std::int64_t> gained, lost;  // candidates only they chose, only the reference chose
-    for (const std::int64_t id : theirs)
-      if (!mine.count(id)) gained.push_back(candidate_of(decision, r, id));
-    for (const std::int64_t id : mine)
-      if (!theirs.count(id)) lost.push_back(candidate_of(decision, r, id));
+    const auto gained = candidates_of(decision, r, difference(theirs, mine));  // only they chose these
+    const auto lost = candidates_of(decision, r, difference(mine, theirs));    // only the reference did
     const std::vector<std::int64_t>& tied = decision.tied[static_cast<std::size_t>(r)];
     const auto in_tie = [&](std::int64_t c) { return std::find(tied.begin(), tied.end(), c) != tied.end(); };
-    const bool same_size = mine.size() == theirs.size();
-    if (same_size && std::all_of(gained.begin(), gained.end(), in_tie) &&
-        std::all_of(lost.begin(), lost.end(), in_tie)) {
+    const bool legal = !twice && mine.size() == theirs.size() && gained && lost;
+    if (legal && std::all_of(gained->begin(), gained->end(), in_tie) &&
+        std::all_of(lost->begin(), lost->end(), in_tie)) {
       ++check.rows_tied;
       if (adopted) {
         ASSAY_CHECK(adopted->dim(1) >= static_cast<std::int64_t>(theirs.size()));
         for (std::int64_t j = 0; j < adopted->dim(1); ++j) adopted->at(r, j) = j < width ? seen.at(r, j) : -1;
       }
-    } else if (same_size && explained_by_margin(decision, score_limits, r, gained, lost)) {
+    } else if (legal && explained_by_margin(decision, score_limits, r, *gained, *lost)) {
       ++check.rows_by_margin;
     } else {
       if (check.rows_unexplained++ == 0) {
-        first_unexplained =
-            fmt::format("row {}: chose {{{}}}, the reference {{{}}}, margin {:.3g}", r, fmt::join(theirs, ", "),
-                        fmt::join(mine, ", "), decision.margin[static_cast<std::size_t>(r)]);
+        first_unexplained = fmt::format("row {}: chose {{{}}}{}, the reference {{{}}}, margin {:.3g}", r,
+                                        fmt::join(theirs, ", "), twice ? " (some twice)" : "", fmt::join(mine, ", "),
+                                        decision.margin[static_cast<std::size_t>(r)]);
       }
     }
   }

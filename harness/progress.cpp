@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -33,7 +34,8 @@ void Progress::step(const std::string& name) {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_) return;
   next_ = now + kInterval;
-  const std::string line = fmt::format("  [{}/{}] {}", done_, total_, name).substr(0, columns() - 1);
+  const std::string count = total_ > 0 ? fmt::format("{}/{}", done_, total_) : std::to_string(done_);
+  const std::string line = fmt::format("  [{}] {}", count, name).substr(0, columns() - 1);
   std::fprintf(stderr, "\r\033[K%s", line.c_str());
   std::fflush(stderr);
   shown_ = true;

@@ -12,6 +12,7 @@ namespace assay::harness {
 /// stderr is no terminal. May be stepped from several threads.
 class Progress {
  public:
+  /// 0: how many there will be is not known, only the count is shown.
   explicit Progress(std::int64_t total);
   ~Progress();
   Progress(const Progress&) = delete;

@@ -225,20 +225,49 @@ VectorCall make(const Reader& reader, const json& rule, const VectorCase& vector
     std::optional<Tensor> tensor = reader.operand(binding);
     if (tensor) inputs.emplace(operand, std::move(*tensor));
   }
+  const OpSpec& spec = op_named(rule.at("op").get<std::string>());
+  for (const OperandSpec& operand : spec.inputs) {
+    // An unstored empty tensor has no dtype of its own.
+    const auto found = inputs.find(operand.name);
+    if (found != inputs.end() && found->second.size() == 0)
+      found->second =
+          Tensor::zeros(operand.kind == OperandKind::kIndex ? DType::kI64 : DType::kF32, found->second.shape());
+  }
   VectorCall made;
-  made.call = make_call(op_named(rule.at("op").get<std::string>()), attributes, std::move(inputs), vector_case.name);
+  made.call = make_call(spec, attributes, std::move(inputs), vector_case.name);
   made.report = rule.value("report", "");
   made.is_choice = rule.contains("choice");
   const json& outputs = made.is_choice ? rule.at("choice") : rule.at("outputs");
-  for (const auto& [output, target] : outputs.items()) {
-    const std::string recorded = reader.name(target.is_string() ? target : target.at("tensor"));
-    if (!reader.has(recorded)) continue;
-    claimed.insert(recorded);
-    const Tensor tensor =
-        target.is_string() ? reader.tensor(recorded) : reader.laid_out(reader.tensor(recorded), target);
-    made.outputs.push_back({output, vector_case.name + "." + recorded, tensor});
+  for (const auto& [output, bound] : outputs.items()) {
+    const json targets = bound.is_array() ? bound : json::array({bound});
+    for (const json& target : targets) {
+      const std::string recorded = reader.name(target.is_string() ? target : target.at("tensor"));
+      if (!reader.has(recorded)) continue;
+      claimed.insert(recorded);
+      const Tensor& tensor = reader.tensor(recorded);
+      made.outputs.push_back(
+          {output, vector_case.name + "." + recorded, target.is_string() ? tensor : reader.laid_out(tensor, target)});
+    }
   }
   return made;
+}
+
+/// Tensors without elements are not stored: the flag empty_tensors lists them as "name:[dimensions]".
+void add_empty_tensors(const std::filesystem::path& file, VectorCase& vector_case) {
+  const json listed = vector_case.flags.value("empty_tensors", json::array());
+  for (const json& entry : listed) {
+    const std::string text = entry.is_string() ? entry.get<std::string>() : std::string();
+    const std::size_t colon = text.find(':');
+    const json dims = colon == std::string::npos ? json() : json::parse(text.substr(colon + 1), nullptr, false);
+    Shape shape;
+    if (dims.is_array())
+      for (const json& dim : dims) shape.push_back(dim.is_number_integer() ? dim.get<std::int64_t>() : -1);
+    if (colon == std::string::npos || !dims.is_array() || element_count(shape) != 0) {
+      throw InputError(fmt::format("{}: case {}: flag empty_tensors", file.string(), vector_case.name), entry.dump(),
+                       "\"name:[dimensions]\" with a dimension 0 is needed");
+    }
+    vector_case.tensors.emplace(text.substr(0, colon), Tensor::zeros(DType::kF32, shape));
+  }
 }
 
 }  // namespace
@@ -314,6 +343,7 @@ std::vector<VectorCase> read_vector_cases(const std::filesystem::path& file) {
     }
     owner->second.tensors.emplace(name.substr(dot + 1), tensor);
   }
+  for (auto& [name, vector_case] : cases) add_empty_tensors(file, vector_case);
   std::vector<VectorCase> result;
   for (auto& [name, vector_case] : cases) result.push_back(std::move(vector_case));
   return result;

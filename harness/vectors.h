@@ -19,4 +19,7 @@ namespace assay::harness {
 std::vector<Check> verify_vectors(const std::filesystem::path& file, const std::filesystem::path& map,
                                   const VerifySettings& settings);
 
+/// For a table: the checks that passed as one row per group (worst share, summed elements), all others as they are.
+std::vector<Check> by_group(const std::vector<Check>& checks);
+
 }  // namespace assay::harness

@@ -27,7 +27,7 @@ struct VerifySettings {
 ///               stage is disturbed at random by as much as its local limit (see verify_trace.cpp).
 /// Choices are compared as sets; end to end the recorded choice is followed where it is a legal outcome of an exact
 /// tie.
-std::vector<Check> verify_trace(const Checkpoint& checkpoint, const Trace& trace, const VerifySettings& settings);
+std::vector<Check> verify_trace(const Checkpoint& checkpoint, const Trace& trace, VerifySettings& settings);
 
 /// How sure the reference was, one clause for the last line.
 std::string certainty_of(const std::vector<Check>& checks, const VerifySettings& settings);

@@ -4,22 +4,22 @@
 // at a stage, given the records of the stages before it, if it computes in the format and stores in the dtype that its
 // records have. Derivation: reference/bound.h; the store itself is added by judge_values.
 //
-// End to end. Propagating worst cases through every layer says nothing (they grow like the product of all operator
-// norms), so the limit is an ensemble: kEnsemble seeded forward passes in which every element of every stage is
-// disturbed by a uniform random part of its local limit. Let d_i be the 2-norms of their deviations from the
-// undisturbed pass. ln d is treated as normal; the limit is the upper prediction bound of one more draw, exp(mean + t s
-// sqrt(1 + 1/n)) with Student's t at n-1 degrees of freedom and the stated confidence 1 - kDoubt. An implementation's
-// own roundings are smaller than the worst cases the ensemble draws from.
+// End to end, and locally where propagation says nothing: an ensemble (harness/ensemble.h).
+//
+// Choices end to end. Scores carry the same ensemble limit; a choice that differs within it is explained by margin.
+// Behind a choice that rounding may flip (in a member of the ensemble, or as recorded) the values are not determined at
+// this precision: they are SKIPPED with that reason.
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
+#include <set>
 
 #include <fmt/format.h>
 #include <boost/math/distributions/students_t.hpp>
 
 #include "cases/error.h"
 #include "cases/formats.h"
+#include "harness/ensemble.h"
 #include "harness/glob.h"
 #include "harness/judge.h"
 #include "harness/verify.h"
@@ -37,10 +37,7 @@ using reference::Decision;
 using reference::Index;
 using reference::Observer;
 using reference::Real;
-
-constexpr int kEnsemble = 8;
-constexpr std::uint64_t kEnsembleSeed = 20260820;
-constexpr double kDoubt = 1e-6;
+using reference::Sampled;
 
 /// Per stage: the limits of its elements; for a decision those of its scores.
 using StageLimits = std::map<std::string, std::vector<double>>;
@@ -107,18 +104,20 @@ class LocalPass : public Fed<T> {
   LocalPass(const Trace& trace, const StageLimits& limits, const VerifySettings& settings)
       : Fed<T>(trace), limits_(limits), settings_(settings) {}
   std::vector<Check> checks;
+  std::map<std::string, Kept> far;  ///< stages whose propagated limit says nothing
 
  private:
   void seen(const std::string& stage, const Array<T>& value) override {
     settings_.progress(stage);
     const auto found = this->trace_.stages.find(stage);
     if (found == this->trace_.stages.end() || !glob_match(settings_.filter, stage)) return;
-    const Truth truth = truth_of(value);
+    Kept reference = kept(value);
     for (const Recorded& recorded : found->second) {
       this->check_size(stage, recorded, value.size());
-      checks.push_back(judge_values(recorded.tensor, truth, limits_.at(stage)));
+      checks.push_back(judge_values(recorded.tensor, reference.truth, limits_.at(stage)));
       name(checks.back(), stage, recorded);
     }
+    if (says_nothing(limits_.at(stage), reference)) far.emplace(stage, std::move(reference));
   }
 
   void decided(const std::string& stage, const Decision<T>& decision) override {
@@ -142,9 +141,16 @@ class LocalPass : public Fed<T> {
   const VerifySettings& settings_;
 };
 
-struct EndToEndStage {
-  Truth truth;
-  std::vector<double> middle;
+/// A disturbed pass that is fed with the records, for the stages in LocalPass::far.
+class FedSample : public Fed<Sampled> {
+ public:
+  using Fed<Sampled>::Fed;
+  std::map<std::string, std::vector<double>> stages;
+
+ private:
+  void seen(const std::string& stage, const Array<Sampled>& value) override {
+    for (const Sampled& v : value.data) stages[stage].push_back(v.v);
+  }
 };
 
 /// The undisturbed pass from the inputs alone. Follows the record where it resolves an exact tie in another legal way.
@@ -152,30 +158,24 @@ template <class T>
 class FreePass : public Observer<T> {
  public:
   FreePass(const Trace& trace, const VerifySettings& settings) : trace_(trace), settings_(settings) {}
-  std::map<std::string, EndToEndStage> stages;
-  std::map<std::string, Index> choices;
-  std::vector<Check> checks;  ///< of the decisions
+  std::vector<std::string> order;  ///< stages as they come
+  std::map<std::string, Kept> stages;
+  std::map<std::string, Decision<T>> decisions;  ///< as the reference took them
+  std::map<std::string, Index> choices;          ///< as the pass went on
 
   void values(const std::string& stage, Array<T>& value) override {
     settings_.progress(stage + " (end to end)");
-    if (!trace_.stages.count(stage)) return;
-    EndToEndStage& kept = stages[stage];
-    kept.truth = truth_of(value);
-    for (const T& v : value.data) kept.middle.push_back(reference::midpoint(v));
+    order.push_back(stage);
+    if (trace_.stages.count(stage)) stages.emplace(stage, kept(value));
   }
 
   void decision(const std::string& stage, Decision<T>& decision) override {
+    order.push_back(stage);
+    decisions.emplace(stage, decision);
     const auto found = trace_.stages.find(stage);
     if (found != trace_.stages.end()) {
       Index adopted = decision.chosen;
-      for (const Recorded& recorded : found->second) {
-        const Check check = judge_choice<T>(recorded.tensor, decision, {}, &adopted);
-        if (!glob_match(settings_.filter, stage)) continue;
-        checks.push_back(check);
-        checks.back().stage = stage;
-        checks.back().recorded = recorded.name;
-        checks.back().scope = "end to end";
-      }
+      for (const Recorded& recorded : found->second) judge_choice<T>(recorded.tensor, decision, {}, &adopted);
       decision.chosen = adopted;
     }
     choices[stage] = decision.chosen;
@@ -186,76 +186,39 @@ class FreePass : public Observer<T> {
   const VerifySettings& settings_;
 };
 
-/// A pass in double with every stage disturbed by a random part of its limit and every choice as in the free pass.
-class DisturbedPass : public Observer<double> {
+/// The non-negative ids of one row.
+std::set<std::int64_t> row_set(const Index& ids, std::int64_t row) {
+  const auto begin = ids.data.begin() + row * ids.dim(1);
+  std::set<std::int64_t> set(begin, begin + ids.dim(1));
+  set.erase(-1);
+  return set;
+}
+
+/// One member of the ensemble: every choice as in the free pass, rows that it would have chosen otherwise counted.
+class FreeSample : public Observer<Sampled> {
  public:
-  DisturbedPass(const StageLimits& limits, const std::map<std::string, Index>& choices, std::uint64_t seed)
-      : limits_(limits), choices_(choices), random_(seed) {}
-  std::map<std::string, std::vector<double>> stages;
+  explicit FreeSample(const std::map<std::string, Index>& choices) : choices_(choices) {}
+  std::map<std::string, std::vector<double>> stages;  ///< values, or the scores of a decision
+  std::map<std::string, std::int64_t> flips;
 
-  void values(const std::string& stage, Array<double>& value) override {
-    const std::vector<double>& limits = limits_.at(stage);
-    for (std::int64_t i = 0; i < value.size(); ++i) {
-      // 53 random bits make a number in [-1, 1), the same on every platform.
-      const double part = static_cast<double>(random_() >> 11) * 0x1p-52 - 1.0;
-      const double limit = limits[static_cast<std::size_t>(i)];
-      if (std::isfinite(limit)) value[i] += part * limit;
-    }
-    stages[stage] = value.data;
+  void values(const std::string& stage, Array<Sampled>& value) override { keep(stage, value); }
+
+  void decision(const std::string& stage, Decision<Sampled>& decision) override {
+    keep(stage, decision.scores);
+    const Index& free = choices_.at(stage);
+    for (std::int64_t row = 0; row < free.dim(0); ++row)
+      if (decision.tied[static_cast<std::size_t>(row)].empty() && row_set(free, row) != row_set(decision.chosen, row))
+        ++flips[stage];
+    decision.chosen = free;
   }
-
-  void decision(const std::string& stage, Decision<double>& decision) override { decision.chosen = choices_.at(stage); }
 
  private:
-  const StageLimits& limits_;
+  void keep(const std::string& stage, const Array<Sampled>& value) {
+    for (const Sampled& v : value.data) stages[stage].push_back(v.v);
+  }
+
   const std::map<std::string, Index>& choices_;
-  std::mt19937_64 random_;
 };
-
-double norm_of_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += std::isfinite(a[i]) ? (a[i] - b[i]) * (a[i] - b[i]) : 0.0;
-  return std::sqrt(sum);
-}
-
-/// t times the root mean square of the ensemble's deviations.
-double ensemble_limit(const std::vector<double>& deviations) {
-  const double n = static_cast<double>(deviations.size());
-  double square = 0.0;
-  for (const double d : deviations) square += d * d / n;
-  const boost::math::students_t_distribution<double> t(n);
-  return quantile(t, 1.0 - kDoubt / 2.0) * std::sqrt(square);
-}
-
-/// A whole tensor end to end: 2-norms of the deviation and of the limit.
-Check judge_norm(const Tensor& observed, const EndToEndStage& stage, const std::vector<double>& deviations) {
-  const std::vector<double> none(stage.middle.size(), std::numeric_limits<double>::infinity());
-  Check check = judge_values(observed, stage.truth, none);  // special values, sizes, certificate, relative error
-  if (check.verdict == Verdict::kFail || check.elements == 0) return check;
-  double truth = 0.0, stored = 0.0;
-  for (const double v : stage.middle) {
-    if (!std::isfinite(v)) continue;
-    truth += v * v;
-    stored += storage_error(observed.dtype(), v) * storage_error(observed.dtype(), v);
-  }
-  truth = std::sqrt(truth);
-  check.error = norm_of_difference(observed.reals(), stage.middle);
-  check.limit = ensemble_limit(deviations) + std::sqrt(stored);
-  check.share = check.error == 0.0 ? 0.0 : check.error / check.limit;
-  check.verdict = check.share <= 1.0 ? Verdict::kPass : Verdict::kFail;
-  check.over_limit = check.verdict == Verdict::kFail ? check.elements : 0;
-  check.reason.clear();
-  check.worst.reset();
-  if (check.verdict == Verdict::kFail) {
-    check.reason =
-        fmt::format("the tensor deviates by {:.3g} (2-norm), the ensemble allows {:.3g}", check.error, check.limit);
-  } else if (truth == 0.0 || !(check.limit < truth)) {
-    check.verdict = Verdict::kMistrusted;
-    check.reason = truth == 0.0 ? "the truth is zero everywhere"
-                                : "the ensemble's spread is as large as the values: zeros would have passed";
-  }
-  return check;
-}
 
 /// The formats an implementation used, from what it recorded: activations in the coarsest real dtype, sums in F32 or
 /// better.
@@ -274,59 +237,178 @@ reference::RoundingModel rounding_of(const Trace& trace) {
   return model;
 }
 
+/// All passes over one trace in one scalar.
 template <class T>
-std::vector<Check> verify_in(const Checkpoint& checkpoint, const Trace& trace, const VerifySettings& settings) {
-  Context wanted;
-  wanted.bits = settings.bits;
-  wanted.rounding = rounding_of(trace);
-  LimitPass limit_pass(trace);
-  {
-    const ContextScope scope(wanted);
-    settings.progress("limits");
-    forward<Bound>(checkpoint, trace.inputs, trace.conventions, limit_pass);
+class Verification {
+ public:
+  Verification(const Checkpoint& checkpoint, const Trace& trace, const VerifySettings& settings)
+      : checkpoint_(checkpoint), trace_(trace), settings_(settings), wanted_(reference::context()), limits_(trace) {
+    wanted_.bits = settings.bits;
+    wanted_.rounding = rounding_of(trace);
   }
-  // Ball: decisions that the radii leave open restart the pass at twice the precision (design section 3).
-  while (true) {
-    const ContextScope scope(wanted);
-    try {
-      LocalPass<T> local(trace, limit_pass.limits, settings);
-      forward<T>(checkpoint, trace.inputs, trace.conventions, local);
-      FreePass<T> free(trace, settings);
-      forward<T>(checkpoint, trace.inputs, trace.conventions, free);
-      std::map<std::string, std::vector<double>> deviations;
-      for (int run = 0; run < kEnsemble; ++run) {
-        settings.progress(fmt::format("ensemble {}/{}", run + 1, kEnsemble));
-        DisturbedPass disturbed(limit_pass.limits, free.choices, kEnsembleSeed + static_cast<std::uint64_t>(run));
-        forward<double>(checkpoint, trace.inputs, trace.conventions, disturbed);
-        for (const auto& [stage, kept] : free.stages)
-          deviations[stage].push_back(norm_of_difference(kept.middle, disturbed.stages.at(stage)));
-      }
-      std::vector<Check> checks = std::move(local.checks);
-      checks.insert(checks.end(), free.checks.begin(), free.checks.end());
-      for (const auto& [stage, kept] : free.stages) {
-        if (!glob_match(settings.filter, stage)) continue;
-        for (const Recorded& recorded : trace.stages.at(stage)) {
-          Check check = judge_norm(recorded.tensor, kept, deviations.at(stage));
-          check.stage = stage;
-          check.recorded = recorded.name;
-          check.scope = "end to end";
-          checks.push_back(check);
+
+  std::vector<Check> run() {
+    {
+      const ContextScope scope(wanted_);
+      settings_.progress("limits");
+      forward<Bound>(checkpoint_, trace_.inputs, trace_.conventions, limits_);
+    }
+    // Decisions that the radii leave open, or a poor certificate, restart the passes at twice the precision.
+    while (true) {
+      const ContextScope scope(wanted_);
+      const bool last = wanted_.bits >= wanted_.cap_bits;
+      try {
+        LocalPass<T> local(trace_, limits_.limits, settings_);
+        forward<T>(checkpoint_, trace_.inputs, trace_.conventions, local);
+        FreePass<T> free(trace_, settings_);
+        forward<T>(checkpoint_, trace_.inputs, trace_.conventions, free);
+        if (last || certified_enough(free)) {
+          std::vector<Check> checks = std::move(local.checks);
+          if (!local.far.empty()) judge_far(local.far, checks);
+          judge_end_to_end(free, checks);
+          return checks;
         }
+      } catch (const reference::Undecided&) {
+        if (last) wanted_.ties_are_final = true;
       }
-      return checks;
-    } catch (const reference::Undecided&) {
-      if (wanted.bits >= wanted.cap_bits) {
-        wanted.ties_are_final = true;
-      } else {
-        wanted.bits *= 2;
+      if (!last) wanted_.bits *= 2;
+    }
+  }
+
+  int bits() const { return wanted_.bits; }
+
+ private:
+  /// A ball certifies two thirds of the bits that were asked for, everywhere.
+  bool certified_enough(const FreePass<T>& free) const {
+    const double goal = std::exp2(-2.0 / 3.0 * settings_.bits);
+    for (const auto& [stage, reference] : free.stages) {
+      double largest = 0.0, widest = 0.0;
+      for (const Ball& ball : reference.truth.values) {
+        if (!std::isfinite(reference::midpoint(ball))) continue;
+        largest = std::max(largest, std::abs(reference::midpoint(ball)));
+        widest = std::max(widest, reference::radius(ball));
+      }
+      if (!(widest <= goal * largest)) return false;
+    }
+    return true;
+  }
+
+  void judge_far(const std::map<std::string, Kept>& far, std::vector<Check>& checks) {
+    std::map<std::string, std::vector<double>> deviations;
+    for (int run = 0; run < kEnsemble; ++run) {
+      settings_.progress(fmt::format("local ensemble {}/{}", run + 1, kEnsemble));
+      const ContextScope scope(member(wanted_, run));
+      FedSample sample(trace_);
+      forward<Sampled>(checkpoint_, trace_.inputs, trace_.conventions, sample);
+      for (const auto& [stage, reference] : far)
+        deviations[stage].push_back(norm_of_difference(reference.middle, sample.stages.at(stage)));
+    }
+    for (Check& check : checks) {
+      const auto found = far.find(check.stage);
+      if (found == far.end()) continue;
+      for (const Recorded& recorded : trace_.stages.at(check.stage)) {
+        if (recorded.name != check.recorded) continue;
+        Check judged = judge_norm(recorded.tensor, found->second, deviations.at(check.stage));
+        judged.stage = check.stage;
+        judged.recorded = check.recorded;
+        judged.scope = check.scope;
+        if (judged.verdict == Verdict::kPass)
+          judged.reason = "limit by ensemble: the stage lies too far behind its last record to propagate worst cases";
+        check = judged;
       }
     }
   }
+
+  void judge_end_to_end(const FreePass<T>& free, std::vector<Check>& checks) {
+    std::map<std::string, std::vector<double>> deviations;     // of tensors, per run
+    std::map<std::string, std::vector<double>> score_squares;  // of scores, per element
+    std::map<std::string, std::int64_t> flips;
+    for (int run = 0; run < kEnsemble; ++run) {
+      settings_.progress(fmt::format("ensemble {}/{}", run + 1, kEnsemble));
+      const ContextScope scope(member(wanted_, run));
+      FreeSample sample(free.choices);
+      forward<Sampled>(checkpoint_, trace_.inputs, trace_.conventions, sample);
+      for (const auto& [stage, reference] : free.stages)
+        deviations[stage].push_back(norm_of_difference(reference.middle, sample.stages.at(stage)));
+      for (const auto& [stage, decision] : free.decisions) {
+        std::vector<double>& squares = score_squares[stage];
+        const std::vector<double>& scores = sample.stages[stage];
+        squares.resize(scores.size());
+        for (std::size_t i = 0; i < scores.size(); ++i) {
+          const double d = scores[i] - reference::midpoint(decision.scores.data[i]);
+          squares[i] += d * d / kEnsemble;
+        }
+      }
+      for (const auto& [stage, count] : sample.flips) flips[stage] += count;
+    }
+    std::string undetermined;  // why values from here on say nothing; empty while they do
+    for (const std::string& stage : free.order) {
+      const auto decision = free.decisions.find(stage);
+      const bool wanted = trace_.stages.count(stage) && glob_match(settings_.filter, stage);
+      if (decision != free.decisions.end()) {
+        std::vector<double> limits;
+        for (const double square : score_squares.at(stage)) limits.push_back(ensemble_factor() * std::sqrt(square));
+        std::int64_t by_margin = 0;
+        if (trace_.stages.count(stage)) {
+          for (const Recorded& recorded : trace_.stages.at(stage)) {
+            Check check = judge_choice<T>(recorded.tensor, decision->second, limits, nullptr);
+            by_margin = std::max(by_margin, check.rows_by_margin);
+            if (wanted) add(std::move(check), stage, recorded, undetermined, checks);
+          }
+        } else {
+          note_unrecorded_ties(stage, decision->second);
+        }
+        if (undetermined.empty() && by_margin > 0)
+          undetermined = fmt::format("{} rows of {} chose otherwise within rounding", by_margin, stage);
+        if (undetermined.empty() && flips.count(stage)) undetermined = fmt::format("rounding flips rows of {}", stage);
+      } else if (wanted) {
+        for (const Recorded& recorded : trace_.stages.at(stage)) {
+          Check check = judge_norm(recorded.tensor, free.stages.at(stage), deviations.at(stage));
+          if (check.verdict == Verdict::kFail && !unrecorded_ties_.empty()) check.reason += "; " + unrecorded_ties_;
+          add(std::move(check), stage, recorded, undetermined, checks);
+        }
+      }
+    }
+  }
+
+  void note_unrecorded_ties(const std::string& stage, const Decision<T>& decision) {
+    const auto rows =
+        std::count_if(decision.tied.begin(), decision.tied.end(), [](const auto& t) { return !t.empty(); });
+    if (rows > 0 && unrecorded_ties_.empty())
+      unrecorded_ties_ = fmt::format("{} rows of {} are exact ties whose outcome is not recorded", rows, stage);
+  }
+
+  static void add(Check check, const std::string& stage, const Recorded& recorded, const std::string& undetermined,
+                  std::vector<Check>& checks) {
+    check.stage = stage;
+    check.recorded = recorded.name;
+    check.scope = "end to end";
+    if (!undetermined.empty()) {
+      check.verdict = Verdict::kSkipped;
+      check.reason = "not determined at this precision: " + undetermined;
+    }
+    checks.push_back(std::move(check));
+  }
+
+  const Checkpoint& checkpoint_;
+  const Trace& trace_;
+  const VerifySettings& settings_;
+  Context wanted_;
+  LimitPass limits_;
+  std::string unrecorded_ties_;
+};
+
+template <class T>
+std::vector<Check> verify_in(const Checkpoint& checkpoint, const Trace& trace, VerifySettings& settings) {
+  Verification<T> verification(checkpoint, trace, settings);
+  std::vector<Check> checks = verification.run();
+  settings.bits = verification.bits();
+  return checks;
 }
 
 }  // namespace
 
-std::vector<Check> verify_trace(const Checkpoint& checkpoint, const Trace& trace, const VerifySettings& settings) {
+std::vector<Check> verify_trace(const Checkpoint& checkpoint, const Trace& trace, VerifySettings& settings) {
   std::vector<Check> checks;
   switch (settings.scalar) {
     case ScalarKind::kDouble:

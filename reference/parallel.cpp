@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -17,7 +18,7 @@ namespace {
 
 thread_local bool inside_worker = false;
 
-/// Threads that wait for work; they live as long as the program.
+/// Threads that wait for work; they live until another number of threads is wanted.
 class Pool {
  public:
   explicit Pool(int workers) {
@@ -31,6 +32,8 @@ class Pool {
     wake_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
+
+  int workers() const { return static_cast<int>(threads_.size()); }
 
   void run(std::int64_t count, const std::function<void(std::int64_t)>& body) {
     {
@@ -104,9 +107,16 @@ class Pool {
 
 int wanted_jobs = 0;
 
-Pool& pool() {
-  static Pool instance(jobs() - 1);
-  return instance;
+/// Runs on a pool of jobs() threads, this one included; one caller at a time.
+void run_on_pool(std::int64_t count, const std::function<void(std::int64_t)>& body) {
+  static std::mutex one_caller;
+  static std::unique_ptr<Pool> pool;
+  const std::lock_guard lock(one_caller);
+  if (!pool || pool->workers() != jobs() - 1) {
+    pool.reset();
+    pool = std::make_unique<Pool>(jobs() - 1);
+  }
+  pool->run(count, body);
 }
 
 }  // namespace
@@ -127,7 +137,7 @@ void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& b
   if (count <= 1 || inside_worker || jobs() == 1) {
     for (std::int64_t i = 0; i < count; ++i) seeded(i);
   } else {
-    pool().run(count, seeded);
+    run_on_pool(count, seeded);
   }
   context().stream = base;
 }

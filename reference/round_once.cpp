@@ -30,6 +30,10 @@ RoundedRange point(double value) { return {value, value, value}; }
 
 RoundedRange range_of(const Format& format, double x, Overflow overflow) { return point(rounded(format, x, overflow)); }
 
+RoundedRange range_of(const Format& format, const Sampled& x, Overflow overflow) {
+  return point(rounded(format, x.v, overflow));
+}
+
 RoundedRange range_of(const Format& format, const Real& x, Overflow overflow) {
   return point(rounded(format, odd_double(x), overflow));
 }
@@ -58,6 +62,7 @@ RoundedRange range_of(const Format& format, const Ball& x, Overflow overflow) {
 
 double make(const RoundedRange& range, const double*) { return range.value; }
 Real make(const RoundedRange& range, const Real*) { return Real(range.value); }
+Sampled make(const RoundedRange& range, const Sampled*) { return Sampled(range.value); }
 
 Bound make(const RoundedRange& range, const Bound*) {
   if (range.certain()) return Bound(range.value);

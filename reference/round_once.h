@@ -18,8 +18,8 @@ struct RoundedRange {
   bool certain() const { return low == high || value != value; }
 };
 
-/// double and Real: the single rounding of the value, low == high. Bound: [v - e, v + e], what an implementation may
-/// hold. Ball: throws Undecided (reference/decide.h) unless the whole ball rounds to one value; with
+/// double, Real and Sampled: the single rounding of the value, low == high. Bound: [v - e, v + e], what an
+/// implementation may hold. Ball: throws Undecided (reference/decide.h) unless the whole ball rounds to one value; with
 /// context().ties_are_final it returns the range instead. NaN stays NaN.
 template <class T>
 RoundedRange round_range(const Format& format, const T& x, Overflow overflow);
@@ -30,8 +30,8 @@ double round_once(const Format& format, const T& x, Overflow overflow) {
   return round_range(format, x, overflow).value;
 }
 
-/// A range as a scalar: double and Real its value, Ball a ball around all of it, Bound the value with the distance to
-/// the farther end as error.
+/// A range as a scalar: double, Real and Sampled its value, Ball a ball around all of it, Bound the value with the
+/// distance to the farther end as error.
 template <class T>
 T from_range(const RoundedRange& range);
 

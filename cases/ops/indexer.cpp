@@ -41,6 +41,7 @@ const std::vector<OpSpec>& indexer_ops() {
            {
                with_default("quantize", kBool, true, "false: only the transform (y = rotated)"),
                with_default("amax_floor", kReal, 1e-4, "floor of the row maximum"),
+               with_default("rotate", kBool, true, "false: the rows are rotated already"),
            },
        .inputs =
            {
@@ -50,10 +51,28 @@ const std::vector<OpSpec>& indexer_ops() {
            {
                real("y", "... D", "dequantised rows"),
                real("rotated", "... D", "rows after the transform"),
+               real("transformed", "... D", "the same before its rounding to bf16"),
+               real("amax", "... 1", "largest magnitude of a rotated row, at least amax_floor"),
                real("scale", "... 1", "2^ceil(log2(amax / 448))"),
                index("codes", "... D", "E4M3 bytes"),
            },
        .contract = {.rounds = "f32 transform, one rounding to bf16, one to E4M3", .accumulates = "f32 over D"},
+       .source = "megatron.md 3.4"},
+      {.name = "fp8_row_scale",
+       .summary = "power-of-two scale of a row from its maximum",
+       .attributes =
+           {
+               with_default("amax_floor", kReal, 1e-4, "floor of the row maximum"),
+           },
+       .inputs =
+           {
+               real("amax", "... N", "largest magnitude of each row"),
+           },
+       .outputs =
+           {
+               real("scale", "... N", "2^ceil(log2(max(amax, amax_floor) / 448))"),
+           },
+       .contract = {.rounds = "f32 quotient and logarithm", .accumulates = "none"},
        .source = "megatron.md 3.4"},
       {.name = "head_weights",
        .summary = "w = x W^T * Hi^-0.5 * head_dim^-0.5",
@@ -111,6 +130,8 @@ const std::vector<OpSpec>& indexer_ops() {
                index("ids", "T W", "token ids, -1 in unused places (W = topk + kpool - 1 with a tail, else topk)"),
                index("pools", "T B", "pool ids, -1 in unused places"),
                real("margin", "T", "lowest selected minus highest rejected visible score"),
+               index("tied", "T P", "1 for pools that are equal at the threshold of the row, selected and rejected"),
+               real("visible_scores", "T P", "scores, -inf where the pool is not visible"),
            },
        .contract = {.rounds = "decision: no rounding; ties lowest index first", .accumulates = "none"},
        .source = "model.md 7.2; megatron.md 3.5"},

@@ -45,24 +45,29 @@ Row plain_row(std::int64_t begin, std::int64_t length, std::int64_t first, std::
 }
 
 Row packed_row(const Tensor& cu_seqlens, std::int64_t length) {
+  if (cu_seqlens.shape().size() != 1 || is_real(cu_seqlens.dtype())) {
+    throw InputError("cu_seqlens",
+                     std::string(name_of(cu_seqlens.dtype())) + " of shape " + assay::to_string(cu_seqlens.shape()),
+                     "integers of shape [documents + 1] are needed");
+  }
   const std::vector<std::int64_t> edges = cu_seqlens.integers();
   if (edges.empty() || edges.front() != 0 || edges.back() != length) {
     throw InputError("cu_seqlens", "documents that do not cover the row",
                      "the first entry must be 0 and the last the row length " + std::to_string(length));
   }
+  for (std::size_t d = 1; d < edges.size(); ++d)
+    if (edges[d] < edges[d - 1]) {
+      throw InputError("cu_seqlens[" + std::to_string(d) + "]", std::to_string(edges[d]), "entries must not decrease");
+    }
   Row row = plain_row(0, length, 0, length);
   row.documents = Index({static_cast<std::int64_t>(edges.size())}, edges);
-  for (std::size_t d = 0; d + 1 < edges.size(); ++d) {
-    if (edges[d + 1] < edges[d]) {
-      throw InputError("cu_seqlens[" + std::to_string(d + 1) + "]", std::to_string(edges[d + 1]),
-                       "entries must not decrease");
-    }
+  for (std::size_t d = 0; d + 1 < edges.size(); ++d)
     for (std::int64_t t = edges[d]; t < edges[d + 1]; ++t) row.visible_start[t] = edges[d];
-  }
   return row;
 }
 
 void check_same_shape(const Tensor& tensor, const char* name, const Shape& shape) {
+  if (is_real(tensor.dtype())) throw InputError(name, std::string(name_of(tensor.dtype())), "integers are needed");
   if (tensor.shape() == shape) return;
   throw InputError(name, "shape " + assay::to_string(tensor.shape()),
                    "the shape of input_ids " + assay::to_string(shape) + " is needed");

@@ -10,18 +10,28 @@ namespace assay::reference {
 namespace {
 
 constexpr std::int64_t kIgnoreLabel = -100;
+constexpr std::int64_t kNoToken = 0;  // embedded where MTP has no next token (megatron.md 7)
 
 template <class T>
 Array<T> embedded(const Pass<T>& pass, const Weights& model, const ModelInputs& inputs) {
   const Index ids({inputs.input_ids.size()}, inputs.input_ids.integers());
   Array<T> x = embed(ids, model.get<T>("language_model.embed_tokens.weight"));
-  if (!inputs.pixel_values) return x;
+  if (!inputs.pixel_values) {
+    if (inputs.image_grid_thw) throw InputError("pixel_values", "missing", "image_grid_thw needs them");
+    return x;
+  }
   if (!pass.config.vision) {
     throw InputError("pixel_values", "given to a model without vision_config", "leave them out");
   }
   if (!inputs.image_grid_thw) throw InputError("image_grid_thw", "missing", "pixel_values need it");
-  const Array<T> features = vision_tower(pass, model.below("visual."), *pass.config.vision,
-                                         load<T>(*inputs.pixel_values), load_index(*inputs.image_grid_thw));
+  const Tensor& grid = *inputs.image_grid_thw;
+  if (grid.shape().size() != 2 || grid.shape()[1] != 3 || is_real(grid.dtype())) {
+    throw InputError("image_grid_thw",
+                     std::string(name_of(grid.dtype())) + " of shape " + assay::to_string(grid.shape()),
+                     "integers of shape [images, 3] are needed");
+  }
+  const Array<T> features =
+      vision_tower(pass, model.below("visual."), *pass.config.vision, load<T>(*inputs.pixel_values), load_index(grid));
   return feature_scatter(x, ids, pass.config.image_token_id, features);
 }
 
@@ -55,13 +65,13 @@ Array<T> layer(const Pass<T>& pass, const Weights& weights, std::int64_t l, cons
   return pass.stage(ffn_path + "streams", mhc_mix(between, out, ffn.mapping.h_post, ffn.mapping.h_res, Array<T>()));
 }
 
-/// Mean loss over all rows of labels that are not shifted yet.
+/// Mean loss over all rows of labels that are not shifted yet. The last token of a packed document has no label.
 template <class T>
-Array<T> mean_loss(const Pass<T>& pass, const Array<T>& logits, const Tensor& labels) {
+Array<T> mean_loss(const Pass<T>& pass, const Array<T>& logits, const Tensor& labels, bool packed) {
   Index shifted({labels.size()});
   for (const Row& row : pass.rows) {
     const Tensor own = labels.reshaped({labels.size()}).rows(row.begin, row.begin + row.length);
-    const Index next = next_token_labels(load_index(own), kIgnoreLabel);
+    const Index next = mtp_shift(load_index(own), packed ? row.documents : Index(), 1, kIgnoreLabel);
     std::copy(next.data.begin(), next.data.end(), shifted.data.begin() + row.begin);
   }
   return cross_entropy(logits, shifted, kIgnoreLabel).mean;
@@ -78,7 +88,7 @@ void run_mtp(const Pass<T>& pass, const Weights& model, const ModelInputs& input
     for (const Row& row : pass.rows) {
       Index own({row.length},
                 std::vector<std::int64_t>(ids.data.begin() + row.begin, ids.data.begin() + row.begin + row.length));
-      own = mtp_shift(own, row.documents, 0, 1);
+      own = mtp_shift(own, row.documents, 1, kNoToken);
       std::copy(own.data.begin(), own.data.end(), ids.data.begin() + row.begin);
     }
     const Array<T> embedding = embed(ids, model.get<T>("language_model.embed_tokens.weight"));
@@ -126,7 +136,9 @@ ForwardResult<T> forward(const Checkpoint& checkpoint, const ModelInputs& inputs
   const Array<T> lm_head = root.get<T>("lm_head.weight");
   ForwardResult<T> result;
   result.logits = pass.stage("head.logits", linear(normed, lm_head, Array<T>()));
-  if (inputs.labels) result.loss = pass.stage("head.loss", mean_loss(pass, result.logits, *inputs.labels));
+  if (inputs.labels)
+    result.loss =
+        pass.stage("head.loss", mean_loss(pass, result.logits, *inputs.labels, inputs.cu_seqlens.has_value()));
   if (config.num_nextn_predict_layers > 0) run_mtp(pass, model, inputs, normed, lm_head);
   const Shape& batch = inputs.input_ids.shape();
   result.logits.shape = {batch[0], batch[1], config.vocab_size};

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <string>
+#include <type_traits>
 
 #include "reference/linear_algebra.h"
 #include "reference/ops/documents.h"
@@ -136,7 +138,7 @@ KPool<T> kpool_compress(const Array<T>& k, const Array<T>& gate, const Array<T>&
 }
 
 template <class T>
-HadamardFp8<T> hadamard_fp8(const Array<T>& x, bool quantize, double amax_floor) {
+HadamardFp8<T> hadamard_fp8(const Array<T>& x, bool quantize, double amax_floor, bool rotate) {
   const std::int64_t d = x.dim(-1);
   if (d < 1 || !std::has_single_bit(static_cast<std::uint64_t>(d)))
     throw InputError("x", "rows of " + std::to_string(d), "a power of two");
@@ -144,21 +146,24 @@ HadamardFp8<T> hadamard_fp8(const Array<T>& x, bool quantize, double amax_floor)
   const T factor = orthonormal_factor<T>(d);
   const Array<T> signs = hadamard_signs<T>(d);
   HadamardFp8<T> result;
+  result.transformed = Array<T>(x.shape);
   result.rotated = Array<T>(x.shape);
   result.y = Array<T>(x.shape);
   if (quantize) {
     Shape scale_shape = x.shape;
     scale_shape.back() = 1;
     result.scale = Array<T>(scale_shape);
+    result.amax = Array<T>(scale_shape);
     result.codes = Index(x.shape);
   }
   parallel_for(rows, [&](std::int64_t row) {
     std::vector<RoundedRange> rotated(static_cast<std::size_t>(d));
     RoundedRange amax;
     for (std::int64_t i = 0; i < d; ++i) {
-      const T sum = dot(x.row(row, d), 1, signs.row(i, d), 1, d);
+      T& transformed = result.transformed.row(row, d)[i];
+      transformed = rotate ? T(dot(x.row(row, d), 1, signs.row(i, d), 1, d) * factor) : x.row(row, d)[i];
       RoundedRange& value = rotated[static_cast<std::size_t>(i)];
-      value = round_range(bf16(), T(sum * factor), Overflow::kSpecial);
+      value = round_range(bf16(), transformed, Overflow::kSpecial);
       result.rotated.row(row, d)[i] = from_range<T>(value);
       const RoundedRange size = magnitude(value);
       amax = {std::max(amax.value, size.value), std::max(amax.low, size.low), std::max(amax.high, size.high)};
@@ -167,6 +172,8 @@ HadamardFp8<T> hadamard_fp8(const Array<T>& x, bool quantize, double amax_floor)
       std::copy_n(result.rotated.row(row, d), d, result.y.row(row, d));
       return;
     }
+    result.amax[row] = from_range<T>(
+        {std::max(amax.value, amax_floor), std::max(amax.low, amax_floor), std::max(amax.high, amax_floor)});
     const RoundedRange scale = {power_of_two_scale(amax.value, amax_floor), power_of_two_scale(amax.low, amax_floor),
                                 power_of_two_scale(amax.high, amax_floor)};
     result.scale[row] = from_range<T>(scale);
@@ -177,6 +184,20 @@ HadamardFp8<T> hadamard_fp8(const Array<T>& x, bool quantize, double amax_floor)
     }
   });
   return result;
+}
+
+template <class T>
+Array<T> fp8_row_scale(const Array<T>& amax, double amax_floor) {
+  Array<T> scale(amax.shape);
+  for (std::int64_t i = 0; i < amax.size(); ++i) {
+    const double value = std::max(midpoint(amax[i]), amax_floor);
+    // What a quotient and a base-2 logarithm in the compute format may shift the argument of the ceiling by.
+    const T exponent = log(T(value) / T(e4m3().max_finite)) / log(T(2.0));
+    const double shift = std::is_same_v<T, Bound> ? std::expm1(radius(exponent) * 0.6931471805599454) : 0.0;
+    scale[i] = from_range<T>({power_of_two_scale(value, amax_floor), power_of_two_scale(value * (1.0 - shift), 0.0),
+                              power_of_two_scale(value * (1.0 + shift), 0.0)});
+  }
+  return scale;
 }
 
 template <class T>
@@ -235,10 +256,14 @@ void add_indexer_ops(OpTable<T>& table) {
                       {"exp_of_score_minus_max", std::move(pool.exp_of_score_minus_max)}};
   };
   table["hadamard_fp8"] = [](const Call<T>& call) {
-    HadamardFp8<T> result = hadamard_fp8(call.in("x"), call.flag("quantize"), call.real("amax_floor"));
-    Results<T> results{{"y", std::move(result.y)}, {"rotated", std::move(result.rotated)}};
+    HadamardFp8<T> result =
+        hadamard_fp8(call.in("x"), call.flag("quantize"), call.real("amax_floor"), call.flag("rotate"));
+    Results<T> results{{"y", std::move(result.y)},
+                       {"rotated", std::move(result.rotated)},
+                       {"transformed", std::move(result.transformed)}};
     if (call.flag("quantize")) {
       results["scale"] = std::move(result.scale);
+      results["amax"] = std::move(result.amax);
       results["codes"] = std::move(result.codes);
     }
     return results;
@@ -256,15 +281,32 @@ void add_indexer_ops(OpTable<T>& table) {
                                      call.flag("always_select_tail"));
     Array<T> margin({static_cast<std::int64_t>(chosen.margin.size())},
                     std::vector<T>(chosen.margin.begin(), chosen.margin.end()));
-    return Results<T>{
-        {"ids", std::move(chosen.ids)}, {"pools", std::move(chosen.pools)}, {"margin", std::move(margin)}};
+    const Index first = call.index("first_token"), start = call.index("visible_start"), end = call.index("visible_end");
+    Array<T> visible_scores = call.in("scores");
+    const std::int64_t rows = visible_scores.dim(0), pools = visible_scores.dim(1);
+    Index tied(visible_scores.shape);
+    for (std::int64_t t = 0; t < rows; ++t) {
+      for (const std::int64_t p : chosen.tied[static_cast<std::size_t>(t)]) tied.at(t, p) = 1;
+      for (std::int64_t p = 0; p < pools; ++p)
+        if (!pool_visible(first[p], call.integer("kpool"), start[t], end[t]))
+          visible_scores.at(t, p) = T(-std::numeric_limits<double>::infinity());
+    }
+    return Results<T>{{"ids", std::move(chosen.ids)},
+                      {"pools", std::move(chosen.pools)},
+                      {"margin", std::move(margin)},
+                      {"tied", std::move(tied)},
+                      {"visible_scores", std::move(visible_scores)}};
+  };
+  table["fp8_row_scale"] = [](const Call<T>& call) {
+    return Results<T>{{"scale", fp8_row_scale(call.in("amax"), call.real("amax_floor"))}};
   };
 }
 
 #define ASSAY_INSTANTIATE(T)                                                                                      \
   template KPool<T> kpool_compress(const Array<T>&, const Array<T>&, const Array<T>&, std::int64_t, const Index&, \
                                    PoolRounding);                                                                 \
-  template HadamardFp8<T> hadamard_fp8(const Array<T>&, bool, double);                                            \
+  template HadamardFp8<T> hadamard_fp8(const Array<T>&, bool, double, bool);                                      \
+  template Array<T> fp8_row_scale(const Array<T>&, double);                                                       \
   template Array<T> head_weights(const Array<T>&, const Array<T>&, std::int64_t);                                 \
   template Array<T> index_scores(const Array<T>&, const Array<T>&, const Array<T>&, bool, std::optional<double>); \
   template T index_score(const Array<T>&, const Array<T>&, const Array<T>&, std::int64_t, std::int64_t, bool,     \

@@ -33,17 +33,24 @@ KPool<T> kpool_compress(const Array<T>& k, const Array<T>& gate, const Array<T>&
 
 template <class T>
 struct HadamardFp8 {
-  Array<T> y;        ///< [..., D] decoded codes times scale; rotated if not quantised
-  Array<T> rotated;  ///< [..., D] after the transform and its one rounding to bf16
-  Array<T> scale;    ///< [..., 1] 2^ceil(log2(max(amax, amax_floor) / 448)); empty if not quantised
-  Index codes;       ///< [..., D] E4M3 bytes; empty if not quantised
+  Array<T> y;            ///< [..., D] decoded codes times scale; rotated if not quantised
+  Array<T> transformed;  ///< [..., D] before its rounding to bf16
+  Array<T> amax;         ///< [..., 1] largest magnitude of a rotated row, at least amax_floor; empty if not quantised
+  Array<T> rotated;      ///< [..., D] after the transform and its one rounding to bf16
+  Array<T> scale;        ///< [..., 1] 2^ceil(log2(max(amax, amax_floor) / 448)); empty if not quantised
+  Index codes;           ///< [..., D] E4M3 bytes; empty if not quantised
 };
 
 /// x [..., D], D a power of two: rotated = bf16(D^-1/2 H x) with H in natural (Sylvester) order, then E4M3 saturating
 /// with a power-of-two scale per row. Everything after the rounding to bf16 is exact. With T = Bound the errors cover
 /// each code and scale that an implementation may choose. Throws InputError for a D that is not a power of two.
 template <class T>
-HadamardFp8<T> hadamard_fp8(const Array<T>& x, bool quantize, double amax_floor);
+HadamardFp8<T> hadamard_fp8(const Array<T>& x, bool quantize, double amax_floor, bool rotate = true);
+
+/// 2^ceil(log2(max(amax, amax_floor) / 448)) of given row maxima, exactly; with Bound the scales that an implementation
+/// may give whose quotient and logarithm are rounded.
+template <class T>
+Array<T> fp8_row_scale(const Array<T>& amax, double amax_floor);
 
 /// w[t, h] = (x[t] . weight[h]) Hi^-1/2 head_dim^-1/2: x [T, C], weight [Hi, C] -> [T, Hi].
 template <class T>

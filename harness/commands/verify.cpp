@@ -1,0 +1,95 @@
+#include <sys/resource.h>
+
+#include <chrono>
+#include <memory>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "cases/case_file.h"
+#include "cases/error.h"
+#include "harness/commands/commands.h"
+#include "harness/junit.h"
+#include "harness/progress.h"
+#include "harness/result_json.h"
+#include "harness/table.h"
+#include "harness/vectors.h"
+#include "harness/verify.h"
+#include "reference/parallel.h"
+
+#ifndef ASSAY_CASES_DIR
+#define ASSAY_CASES_DIR "cases"
+#endif
+
+namespace assay::harness {
+namespace {
+
+const std::filesystem::path kDefaultNames = std::filesystem::path(ASSAY_CASES_DIR) / "names" / "transformers.json";
+const std::filesystem::path kVectorMap = std::filesystem::path(ASSAY_CASES_DIR) / "vectors.json";
+
+ScalarKind scalar_named(const std::string& name) {
+  return name == "ball" ? ScalarKind::kBall : (name == "real" ? ScalarKind::kReal : ScalarKind::kDouble);
+}
+
+std::vector<Check> judge_trace(const std::filesystem::path& folder, const std::filesystem::path& trace_file,
+                               const std::filesystem::path& names, VerifySettings& settings) {
+  const Checkpoint checkpoint = open_checkpoint(folder);
+  const Trace trace = read_trace(trace_file, names, checkpoint.config);
+  return verify_trace(checkpoint, trace, settings);
+}
+
+std::int64_t peak_memory_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+}  // namespace
+
+int run_verify(const VerifyOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  if (options.jobs > 0) reference::set_jobs(options.jobs);
+  VerifySettings settings;
+  settings.scalar = scalar_named(options.scalar);
+  settings.bits = options.bits;
+  settings.filter = options.filter;
+  Report report;
+  report.command = to_command_line(options);
+  report.scalar = options.scalar;
+  {
+    Progress progress(0);
+    settings.progress = [&](const std::string& what) { progress.step(what); };
+    if (!options.vectors.empty()) {
+      report.title = std::filesystem::path(options.vectors).stem().string();
+      report.scalar = "ball";  // single functions are cheap enough to be certified always
+      settings.scalar = ScalarKind::kBall;
+      report.checks = verify_vectors(options.vectors, kVectorMap, settings);
+    } else if (!options.case_file.empty()) {
+      const CaseFile given = read_case_file(options.case_file);
+      report.title = given.name;
+      report.checks = judge_trace(given.checkpoint, given.trace, given.names, settings);
+    } else {
+      report.title = std::filesystem::path(options.trace).stem().string();
+      const std::filesystem::path names = options.names.empty() ? kDefaultNames : std::filesystem::path(options.names);
+      report.checks = judge_trace(options.checkpoint, options.trace, names, settings);
+    }
+  }
+  if (report.checks.empty()) {
+    throw InputError("--filter " + shell_quoted(options.filter), "no stage or case matches",
+                     "`*` judges all; result.json of such a run names them");
+  }
+  report.bits = settings.bits;
+  report.certainty = certainty_of(report.checks, settings);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.peak_memory_bytes = peak_memory_bytes();
+  write_file_atomically(options.json.empty() ? kDefaultJson : options.json, to_text(to_json(report)));
+  write_file_atomically(options.junit.empty() ? kDefaultJunit : options.junit, to_junit(report));
+  Report shown = report;
+  if (!options.vectors.empty()) shown.checks = by_group(report.checks);
+  print(to_table(shown, wants_colour(STDOUT_FILENO)));
+  print(report.last_line() + "\n");
+  if (report.exit_status() != 0) print("reproduce: " + report.command + "\n");
+  return report.exit_status();
+}
+
+}  // namespace assay::harness

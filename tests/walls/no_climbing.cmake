@@ -1,0 +1,13 @@
+# An include with ".." would go around the include folders that make the walls.
+foreach(room cases reference harness)
+  file(GLOB_RECURSE sources "${SOURCE_DIR}/${room}/*.h" "${SOURCE_DIR}/${room}/*.cpp")
+  if(NOT sources)
+    message(FATAL_ERROR "there are no sources in ${SOURCE_DIR}/${room}")
+  endif()
+  foreach(source IN LISTS sources)
+    file(STRINGS "${source}" climbing REGEX "^[ \t]*#[ \t]*include[ \t]*[\"<](/|([^\">]*/)?\\.\\./)")
+    if(climbing)
+      message(SEND_ERROR "${source}: ${climbing}")
+    endif()
+  endforeach()
+endforeach()
