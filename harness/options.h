@@ -20,7 +20,7 @@ inline constexpr int kMostJobs = 1024;
 /// vector file.
 struct VerifyOptions {
   std::string case_file, checkpoint, trace, vectors, names;
-  std::string scalar = "double";  ///< double | real | ball
+  std::string scalar = "ball";  ///< double | real | ball
   int bits = 128;                 ///< working precision of real and ball
   int jobs = 0;                   ///< threads; 0: as many as the machine has
   std::string filter = "*";       ///< GLOB of stage names

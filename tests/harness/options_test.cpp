@@ -119,7 +119,7 @@ TEST(Options, values_may_be_words_of_their_own) {
   EXPECT_EQ(options.case_file, "x.json");
   EXPECT_EQ(options.json, "r.json");
   EXPECT_EQ(options.bits, 53);
-  EXPECT_EQ(options.scalar, "double");
+  EXPECT_EQ(options.scalar, "ball");
 }
 
 TEST(Options, inputs_that_contradict_each_other_are_named) {
