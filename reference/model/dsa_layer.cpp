@@ -78,8 +78,8 @@ Decision<T> select_row(const ModelConfig& config, const Row& row, const IndexerO
   return decision;
 }
 
-/// Ids of one row as attention reads them. Where a query may see nothing and the convention is to attend uniformly, all tokens of
-/// the row are listed and the query is cleared: equal scores give equal weights.
+/// Ids of one row as attention reads them. Where a query may see nothing and the convention is to attend uniformly, all
+/// tokens of the row are listed and the query is cleared: equal scores give equal weights.
 template <class T>
 Index attended(const Index& selected, const Row& row, const Conventions& conventions, Array<T>& q) {
   const std::int64_t width = selected.dim(1);
@@ -146,8 +146,8 @@ Array<T> dsa_layer(const Pass<T>& pass, const Weights& attention, const Array<T>
     const std::int64_t end = row.begin + row.length;
     Array<T> queries = rows_between(q, row.begin, end);
     const Index ids = attended(selected, row, pass.conventions, queries);
-    MaskedAttention<T> part = mla_attention(queries, rows_between(k, row.begin, end), rows_between(v, row.begin, end), ids,
-                                            inverse_root<T>(key_dim));
+    MaskedAttention<T> part = mla_attention(queries, rows_between(k, row.begin, end), rows_between(v, row.begin, end),
+                                            ids, inverse_root<T>(key_dim));
     part.weights = pass.stage(path + "attention_weights[" + std::to_string(b) + "]", std::move(part.weights));
     std::copy(part.o.data.begin(), part.o.data.end(), output.row(row.begin, heads * value_dim));
   }

@@ -97,7 +97,8 @@ TEST(Formulations, random_roundings_do_not_depend_on_the_number_of_jobs) {
   const auto logits = [&](int jobs) {
     const Jobs scope(jobs);
     std::vector<double> values;
-    for (const Sampled& v : recorded_run<Sampled>(c, 128).stages.at("head.logits").data) values.push_back(v.v);
+    const Recorder<Sampled> run = recorded_run<Sampled>(c, 128);
+    for (const Sampled& v : run.stages.at("head.logits").data) values.push_back(v.v);
     return values;
   };
   const std::vector<double> alone = logits(1);

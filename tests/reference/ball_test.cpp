@@ -184,7 +184,8 @@ TEST(Ball, copies_and_moves_keep_value_and_radius) {
   EXPECT_NEAR(error, 0.125, 1e-9);
   Ball b = a;
   const Ball c = std::move(a);
-  b = b;  // NOLINT: self-assignment
+  const Ball& same = b;
+  b = same;  // self-assignment
   EXPECT_EQ(midpoint(b), 2.5);
   EXPECT_EQ(radius(b), error);
   EXPECT_EQ(midpoint(c), 2.5);
