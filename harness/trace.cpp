@@ -1,5 +1,6 @@
 #include "harness/trace.h"
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 
@@ -50,7 +51,10 @@ StageRule read_rule(const std::filesystem::path& file, const json& entry, std::s
     if (key == "permute") {
       if (!value.is_array()) bad_field(file, field + ".permute", value.dump(), "a list of dimensions is needed");
       for (const json& axis : value) {
-        if (!axis.is_number_integer()) bad_field(file, field + ".permute", value.dump(), "integers are allowed");
+        const auto rank = static_cast<std::int64_t>(value.size());
+        const bool fits = axis.is_number_integer() && axis >= 0 && axis < rank;
+        if (!fits || std::count(value.begin(), value.end(), axis) != 1)
+          bad_field(file, field + ".permute", value.dump(), "each dimension from 0 once");
         rule.permute.push_back(axis);
       }
     } else if (key != "stage" && key != "recorded") {
@@ -126,7 +130,9 @@ Tensor slice(const Tensor& tensor, std::int64_t row) {
 class Reader {
  public:
   Reader(const TensorFile& file, const NameMap& map, std::int64_t batch, Trace& trace)
-      : file_(file), map_(map), batch_(batch), trace_(trace) {}
+      : file_(file), map_(map), batch_(batch), trace_(trace) {
+    for (const auto& [input, name] : map.inputs) claimed_.insert(name);
+  }
 
   void read(const ModelConfig& config) {
     for (const StageRule& rule : map_.stages) {

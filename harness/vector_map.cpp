@@ -1,5 +1,6 @@
 #include "harness/vector_map.h"
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -58,18 +59,24 @@ class Reader {
       if (close == std::string::npos) fail("expression " + text, "unknown form", "dtype(tensor)==F32");
       return name_of(tensor(text.substr(6, close - 6)).dtype()) == text.substr(close + 3);
     }
-    if (text.front() == '$') {
+    if (text.rfind('$', 0) == 0) {
       const std::string word = text.substr(1);
       if (const auto found = variables.find(word); found != variables.end()) return found->second;
       return case_.flags.contains(word) ? case_.flags.at(word) : json();
     }
-    if (text.front() == '@') return dimension(text.substr(1));
+    if (text.rfind('@', 0) == 0) return dimension(text.substr(1));
     return text;
   }
 
   std::int64_t integer(const json& expression) const {
     const json result = value(expression);
     if (!result.is_number_integer()) fail("expression " + expression.dump(), result.dump(), "an integer is needed");
+    return result;
+  }
+
+  json list(const json& expression) const {
+    json result = value(expression);
+    if (!result.is_array()) fail("expression " + expression.dump(), result.dump(), "a list is needed");
     return result;
   }
 
@@ -94,7 +101,7 @@ class Reader {
       result = Tensor::from_integers(DType::kI64, {static_cast<std::int64_t>(values.size())}, values);
     } else if (binding.contains("cumulative")) {
       std::vector<std::int64_t> edges{0};
-      for (const json& length : value(binding.at("cumulative"))) edges.push_back(edges.back() + integer(length));
+      for (const json& length : list(binding.at("cumulative"))) edges.push_back(edges.back() + integer(length));
       result = Tensor::from_integers(DType::kI64, {static_cast<std::int64_t>(edges.size())}, edges);
     } else {
       result = tensor(binding.at("tensor"));
@@ -156,8 +163,11 @@ class Reader {
     const std::size_t slash = text.find('/');
     const std::string left = text.substr(0, slash);
     const std::size_t dot = left.rfind('.');
+    const std::string digits = dot == std::string::npos ? "" : left.substr(dot + 1);
+    if (digits.size() != 1 || digits.front() < '0' || digits.front() > '9')
+      fail("expression @" + text, "unknown form", "@tensor.axis or @tensor.axis/expression");
     const Tensor& t = tensor(left.substr(0, dot));
-    const std::size_t axis = std::stoul(left.substr(dot + 1));
+    const auto axis = static_cast<std::size_t>(digits.front() - '0');
     if (axis >= t.shape().size()) fail("expression @" + text, to_string(t.shape()), "the tensor has no such dimension");
     if (slash == std::string::npos) return t.shape()[axis];
     const std::int64_t divisor = integer(text.substr(slash + 1));
@@ -182,10 +192,12 @@ class Reader {
 
   Tensor concatenated(const json& names) const {
     std::vector<double> values;
-    DType dtype = DType::kF32;
+    const DType dtype = tensor(names.at(0)).dtype();
     for (const json& entry : names) {
       const Tensor& part = tensor(entry);
-      dtype = part.dtype();
+      if (part.dtype() != dtype)
+        fail("concat of " + entry.get<std::string>(), std::string(name_of(part.dtype())),
+             "the dtype of the first, " + std::string(name_of(dtype)));
       const std::vector<double> reals = part.reals();
       values.insert(values.end(), reals.begin(), reals.end());
     }
@@ -203,7 +215,7 @@ void repeat(Reader& reader, const json& rule, const json& loops, std::size_t dep
     return;
   }
   const json& loop = loops.at(depth);
-  json values = loop.contains("in") ? reader.value(loop.at("in")) : json::array();
+  json values = loop.contains("in") ? reader.list(loop.at("in")) : json::array();
   if (loop.contains("count")) {
     std::int64_t count = 1;
     for (const json& factor : loop.at("count").is_array() ? loop.at("count") : json::array({loop.at("count")}))
@@ -261,8 +273,9 @@ void add_empty_tensors(const std::filesystem::path& file, VectorCase& vector_cas
     const json dims = colon == std::string::npos ? json() : json::parse(text.substr(colon + 1), nullptr, false);
     Shape shape;
     if (dims.is_array())
-      for (const json& dim : dims) shape.push_back(dim.is_number_integer() ? dim.get<std::int64_t>() : -1);
-    if (colon == std::string::npos || !dims.is_array() || element_count(shape) != 0) {
+      for (const json& dim : dims) shape.push_back(dim.is_number_unsigned() ? dim.get<std::int64_t>() : -1);
+    const auto holds = [&](std::int64_t extent) { return std::count(shape.begin(), shape.end(), extent) > 0; };
+    if (colon == std::string::npos || holds(-1) || !holds(0)) {
       throw InputError(fmt::format("{}: case {}: flag empty_tensors", file.string(), vector_case.name), entry.dump(),
                        "\"name:[dimensions]\" with a dimension 0 is needed");
     }
@@ -305,8 +318,13 @@ std::vector<VectorCall> VectorMap::calls(const VectorCase& vector_case, std::vec
       });
     }
   } catch (const json::exception& error) {
-    throw InputError(fmt::format("{}: group {}", file_.string(), vector_case.group), error.what(),
-                     "the form is described in harness/vector_map.h");
+    throw InputError(fmt::format("{}: group {}, case {}", file_.string(), vector_case.group, vector_case.name),
+                     error.what(), "the form is described in harness/vector_map.h");
+  } catch (const InputError& error) {
+    const std::string message = error.what();
+    if (message.rfind(file_.string(), 0) == 0) throw;
+    throw InputError(
+        fmt::format("{}: group {}, case {}: {}", file_.string(), vector_case.group, vector_case.name, message));
   }
   for (const auto& [name, tensor] : vector_case.tensors)
     if (name.rfind("out.", 0) == 0 && !claimed.count(name) && !group.value("ignored", json::object()).contains(name))

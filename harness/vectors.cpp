@@ -48,11 +48,11 @@ Check judge_index(const Tensor& observed, const Index& expected) {
   Check check;
   check.elements = observed.size();
   for (std::int64_t i = 0; i < observed.size(); ++i) {
-    const std::int64_t seen =
-        is_real(observed.dtype()) ? static_cast<std::int64_t>(observed.real(i)) : observed.integer(i);
-    if (seen == expected[i]) continue;
+    const auto wanted = static_cast<double>(expected[i]);
+    const double seen = observed.real(i);
+    if (is_real(observed.dtype()) ? seen == wanted : observed.integer(i) == expected[i]) continue;
     if (check.over_limit++ == 0) {
-      check.error = static_cast<double>(std::abs(seen - expected[i]));
+      check.error = std::abs(seen - wanted);
       check.reason = fmt::format("element {}: {}, expected {}", i, seen, expected[i]);
     }
   }
@@ -111,6 +111,8 @@ Check judge_output(const VectorCall& call, const VectorOutput& output, const Res
     const reference::Decision<Ball> decision = decision_of(call.call, truth, output.output);
     if (decision.chosen.dim(0) == 0 || output.tensor.size() % decision.chosen.dim(0) != 0)
       return size_mismatch(output, decision.chosen.shape);
+    if (is_real(output.tensor.dtype()))
+      throw InputError("tensor " + output.recorded, std::string(name_of(output.tensor.dtype())), "integers are needed");
     Check check = judge_choice<Ball>(output.tensor, decision, {}, nullptr);
     // A vector that selects everything is a legal case: its ids are compared all the same.
     if (check.verdict == Verdict::kMistrusted) check.verdict = Verdict::kPass;
@@ -160,6 +162,16 @@ std::vector<Check> judge_call(const VectorCall& call, const VerifySettings& sett
   return checks;
 }
 
+/// What the op finds wrong with recorded inputs is told with the case's name.
+std::vector<Check> judge_named(const std::filesystem::path& file, const VectorCall& call,
+                               const VerifySettings& settings) {
+  try {
+    return judge_call(call, settings);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}: case {}: {}", file.string(), call.call.path, error.what()));
+  }
+}
+
 Check skipped(const std::string& name, const std::string& reason) {
   Check check;
   check.stage = check.recorded = name;
@@ -184,7 +196,7 @@ std::vector<Check> verify_vectors(const std::filesystem::path& file, const std::
     }
     std::vector<std::string> unclaimed;
     for (const VectorCall& call : map.calls(vector_case, unclaimed)) {
-      const std::vector<Check> judged = judge_call(call, settings);
+      const std::vector<Check> judged = judge_named(file, call, settings);
       checks.insert(checks.end(), judged.begin(), judged.end());
     }
     for (const std::string& name : unclaimed)

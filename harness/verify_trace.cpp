@@ -62,6 +62,10 @@ class Fed : public Observer<T> {
     const auto found = trace_.stages.find(stage);
     if (found == trace_.stages.end()) return;
     check_size(stage, found->second.front(), decision.chosen.size());
+    for (const Recorded& recorded : found->second)
+      if (is_real(recorded.tensor.dtype()))
+        throw InputError("tensor " + recorded.name, std::string(name_of(recorded.tensor.dtype())),
+                         "the choices of stage " + stage + " are integers");
     decision.chosen.data = found->second.front().tensor.integers();
   }
 

@@ -1,7 +1,8 @@
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
-#include <memory>
+#include <set>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include "cases/case_file.h"
 #include "cases/error.h"
 #include "harness/commands/commands.h"
+#include "harness/glob.h"
 #include "harness/junit.h"
 #include "harness/progress.h"
 #include "harness/result_json.h"
@@ -31,11 +33,49 @@ ScalarKind scalar_named(const std::string& name) {
   return name == "ball" ? ScalarKind::kBall : (name == "real" ? ScalarKind::kReal : ScalarKind::kDouble);
 }
 
+/// Refuses a checkpoint that the reference cannot run. Tensors that it does not need are no fault here.
+void need_complete(const Checkpoint& checkpoint) {
+  std::vector<TensorFault> faults = audit(checkpoint);
+  std::erase_if(faults, [](const TensorFault& fault) { return fault.fault == "unexpected"; });
+  if (faults.empty()) return;
+  const TensorFault& first = faults.front();
+  const std::string more =
+      faults.size() == 1 ? "" : fmt::format(" (and {} more: assay inspect checkpoint)", faults.size() - 1);
+  throw InputError(fmt::format("{}: tensor {}: {}", checkpoint.folder.string(), first.name, first.fault),
+                   first.detail + more, "");
+}
+
+/// Finds before a long run what would keep its results from being written.
+void need_writable(const std::filesystem::path& file) {
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  if (!std::filesystem::is_directory(folder))
+    throw InputError(file.string(), "no folder " + folder.string(), "results are written into a folder that exists");
+  if (std::filesystem::is_directory(file)) throw InputError(file.string(), "a folder", "a file name is needed");
+}
+
+Check skipped(const std::string& stage, const Recorded& recorded) {
+  Check check;
+  check.stage = stage;
+  check.recorded = recorded.name;
+  check.scope = "local";
+  check.verdict = Verdict::kSkipped;
+  check.reason = "the reference has no such stage";
+  return check;
+}
+
 std::vector<Check> judge_trace(const std::filesystem::path& folder, const std::filesystem::path& trace_file,
                                const std::filesystem::path& names, VerifySettings& settings) {
   const Checkpoint checkpoint = open_checkpoint(folder);
+  need_complete(checkpoint);
   const Trace trace = read_trace(trace_file, names, checkpoint.config);
-  return verify_trace(checkpoint, trace, settings);
+  const auto wanted = [&](const auto& stage) { return glob_match(settings.filter, stage.first); };
+  if (std::none_of(trace.stages.begin(), trace.stages.end(), wanted)) return {};
+  std::vector<Check> checks = verify_trace(checkpoint, trace, settings);
+  std::set<std::string> judged;
+  for (const Check& check : checks) judged.insert(check.stage);
+  for (const auto& stage : trace.stages)
+    if (wanted(stage) && !judged.count(stage.first)) checks.push_back(skipped(stage.first, stage.second.front()));
+  return checks;
 }
 
 std::int64_t peak_memory_bytes() {
@@ -49,6 +89,10 @@ std::int64_t peak_memory_bytes() {
 int run_verify(const VerifyOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   if (options.jobs > 0) reference::set_jobs(options.jobs);
+  const std::string json_file = options.json.empty() ? kDefaultJson : options.json;
+  const std::string junit_file = options.junit.empty() ? kDefaultJunit : options.junit;
+  need_writable(json_file);
+  need_writable(junit_file);
   VerifySettings settings;
   settings.scalar = scalar_named(options.scalar);
   settings.bits = options.bits;
@@ -82,8 +126,8 @@ int run_verify(const VerifyOptions& options) {
   report.certainty = certainty_of(report.checks, settings);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.peak_memory_bytes = peak_memory_bytes();
-  write_file_atomically(options.json.empty() ? kDefaultJson : options.json, to_text(to_json(report)));
-  write_file_atomically(options.junit.empty() ? kDefaultJunit : options.junit, to_junit(report));
+  write_file_atomically(json_file, to_text(to_json(report)));
+  write_file_atomically(junit_file, to_junit(report));
   Report shown = report;
   if (!options.vectors.empty()) shown.checks = by_group(report.checks);
   print(to_table(shown, wants_colour(STDOUT_FILENO)));
