@@ -19,6 +19,8 @@ constexpr int kMostFactor = 16;
 /// Errors of a Real before its last rounding are below 2^-7 units of its last place.
 constexpr int kErrorBits = 7;
 
+constexpr std::int64_t kLeastPacked = 3;
+
 /// An array seen as a matrix.
 template <class T>
 struct Rows {
@@ -46,13 +48,9 @@ void dot_of_points(const Ball* a, const Ball* b, std::int64_t n, Real& y) {
   }
 }
 
-bool large_enough(std::int64_t rows, std::int64_t columns, std::int64_t inner) {
-  return std::min({rows, columns, inner}) >= kLeastFixedPoint;
-}
-
 /// Products of points in fixed point; false if the operands do not allow it.
 bool fixed_point_product(Rows<Real> x, Rows<Real> w, std::int64_t inner, Real* y) {
-  if (!large_enough(x.count, w.count, inner)) return false;
+  if (std::min({x.count, w.count, inner}) < kLeastOfReals) return false;
   const int bits = static_cast<int>(mpfr_get_prec(y->backend().data()));
   const int most = fixed_point_width(bits, inner);
   const FixedPoint<Real> left(x.data, x.count, inner, most), right(w.data, w.count, inner, most);
@@ -71,7 +69,7 @@ bool fixed_point_product(Rows<Real> x, Rows<Real> w, std::int64_t inner, Real* y
 }
 
 bool fixed_point_product(Rows<Ball> x, Rows<Ball> w, std::int64_t inner, Ball* y) {
-  if (!large_enough(x.count, w.count, inner)) return false;
+  if (std::min({x.count, w.count, inner}) < kLeastOfBalls) return false;
   const int bits = context().bits, most = fixed_point_width(bits, inner);
   const FixedPoint<Ball> left(x.data, x.count, inner, most), right(w.data, w.count, inner, most);
   if (!left.usable || !right.usable || !residues_suffice(left.width, right.width, inner)) return false;
@@ -123,6 +121,8 @@ void product(Rows<Ball> x, Rows<Ball> w, std::int64_t inner, Ball* y) {
 }
 
 void product(Rows<double> x, Rows<double> w, std::int64_t inner, double* y) {
+  // Packing does not pay for a few rows; the bits are the same.
+  if (x.count < kLeastPacked) return product_of_dots(x, w, inner, y);
   plain_product(x.data, x.count, w.data, w.count, inner, y);
 }
 

@@ -14,13 +14,13 @@ namespace assay::reference {
 ///            below 2^-(15 p) of its largest term
 ///   Ball     encloses; where the operands are points its radius is at most that of dot, or 2^-bits of the entry,
 ///            or a few units of 2^-bits of what the operands' radii contribute
-/// Real and Ball: matrices of at least kLeastFixedPoint rows, columns and terms are multiplied in fixed point with the
-/// rows of both operands scaled by their largest exponent (linear_algebra_residues.h), exactly if the values of every
-/// row fit into bits + 32 + log2 K bits. An entry that fixed point leaves too uncertain, an operand with infinities or
-/// NaN, and smaller matrices are computed by Arb's dot.
+/// Real and Ball: matrices of at least kLeastOfReals or kLeastOfBalls rows, columns and terms are multiplied in fixed
+/// point with the rows of both operands scaled by their largest exponent (linear_algebra_residues.h), exactly if the
+/// values of every row fit into bits + 32 + log2 K bits. An entry that fixed point leaves too uncertain, an operand
+/// with infinities or NaN, and smaller matrices are computed by Arb's dot.
 template <class T>
 Array<T> matmul_nt(const Array<T>& x, const Array<T>& w);
 
-inline constexpr std::int64_t kLeastFixedPoint = 8;
+inline constexpr std::int64_t kLeastOfReals = 8, kLeastOfBalls = 16;
 
 }  // namespace assay::reference

@@ -250,7 +250,9 @@ void residue_product(const FixedPoint<T>& x, const FixedPoint<T>& w, int bits,
   const ResiduePlan plan = make_plan(std::max(x.width, w.width), unit + bit_width(inner), unit - bits - kGuardBits);
   const bool exact = x.exact && w.exact && plan.dropped_bits == 0;
   ResidueBlock<T> left(x, plan, kernel.rows), right(w, plan, kernel.columns);
-  const std::int64_t row_step = rounded_up(kBlock, kernel.rows), column_step = rounded_up(kBlock, kernel.columns);
+  // Few rows leave room for more columns, which saves loading the rows again.
+  const std::int64_t row_step = rounded_up(kBlock, kernel.rows);
+  const std::int64_t column_step = rounded_up(x.rows <= kBlock / 2 ? 2 * kBlock : kBlock, kernel.columns);
   Sums sums{0, 0, static_cast<std::int64_t>(kernel.rows) * kernel.columns, {}};
   for (std::int64_t column = 0; column < w.rows; column += column_step) {
     for (std::int64_t row = 0; row < x.rows; row += row_step) {
