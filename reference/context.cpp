@@ -9,16 +9,16 @@ Context& context() {
   return current;
 }
 
-ContextScope::ContextScope(const Context& replacement) : saved_(context()), saved_digits_(Real::default_precision()) {
+ContextScope::ContextScope(const Context& replacement) : saved_(context()), saved_digits_(real_digits()) {
   context() = replacement;
   const unsigned digits = decimal_digits(replacement.bits);
-  if (digits != saved_digits_) Real::default_precision(digits);
+  if (digits != saved_digits_) set_real_digits(digits);
 }
 
 ContextScope::~ContextScope() {
   const unsigned digits = decimal_digits(context().bits);
   context() = saved_;
-  if (digits != saved_digits_) Real::default_precision(saved_digits_);
+  if (digits != saved_digits_) set_real_digits(saved_digits_);
 }
 
 }  // namespace assay::reference

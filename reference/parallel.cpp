@@ -44,7 +44,7 @@ class Pool {
       failed_at_ = count;
       failure_ = nullptr;
       context_ = context();
-      digits_ = Real::default_precision();
+      digits_ = real_digits();
       busy_ = static_cast<int>(threads_.size());
       ++round_;
     }
@@ -81,7 +81,7 @@ class Pool {
       if (stop_) break;
       seen = round_;
       context() = context_;
-      if (Real::default_precision() != digits_) Real::default_precision(digits_);
+      if (real_digits() != digits_) set_real_digits(digits_);
       lock.unlock();
       work();
       lock.lock();

@@ -2,10 +2,28 @@
 #pragma once
 
 #include <boost/multiprecision/mpfr.hpp>
+#include <boost/version.hpp>
 
 namespace assay::reference {
 
 using Real = boost::multiprecision::number<boost::multiprecision::mpfr_float_backend<0>, boost::multiprecision::et_off>;
+
+/// The precision of new Reals on this thread, in decimal digits. Boost 1.78 gave every thread a precision of its own;
+/// before, all threads share one (a ContextScope for Real must not be opened inside a parallel_for).
+inline unsigned real_digits() {
+#if BOOST_VERSION >= 107800
+  return Real::thread_default_precision();
+#else
+  return Real::default_precision();
+#endif
+}
+inline void set_real_digits(unsigned digits) {
+#if BOOST_VERSION >= 107800
+  Real::thread_default_precision(digits);
+#else
+  Real::default_precision(digits);
+#endif
+}
 
 /// Decimal digits that give Boost's backend at least `bits` bits.
 unsigned decimal_digits(int bits);
