@@ -102,7 +102,7 @@ TEST(Options, print_and_parse_are_inverse_for_odd_file_names) {
 TEST(Options, print_and_parse_are_inverse_for_every_option) {
   VerifyOptions options;
   options.case_file = "cases/kda_dsa.json";
-  options.scalar = "ball";
+  options.scalar = "real";
   options.bits = 65536;
   options.jobs = 7;
   options.filter = "layers.6.*";
@@ -110,7 +110,7 @@ TEST(Options, print_and_parse_are_inverse_for_every_option) {
   options.junit = "out.xml";
   expect_round_trip(options);
   EXPECT_EQ(to_command_line(options),
-            "assay verify --scalar=ball --bits=65536 --jobs=7 '--filter=layers.6.*' --json=out.json --junit=out.xml "
+            "assay verify --scalar=real --bits=65536 --jobs=7 '--filter=layers.6.*' --json=out.json --junit=out.xml "
             "cases/kda_dsa.json");
 }
 
