@@ -24,9 +24,17 @@ template <class T>
 class Call {
  public:
   explicit Call(const OpCall& call) : call_(call) {}
+  /// Real operands in `replaced` are taken from there: values that no tensor can hold.
+  Call(const OpCall& call, const std::map<std::string, Array<T>>& replaced) : call_(call), replaced_(&replaced) {}
 
   bool has(const std::string& operand) const { return call_.inputs.count(operand) != 0; }
-  Array<T> in(const std::string& operand) const { return load<T>(call_.inputs.at(operand)); }
+  Array<T> in(const std::string& operand) const {
+    if (replaced_ != nullptr) {
+      const auto found = replaced_->find(operand);
+      if (found != replaced_->end()) return found->second;
+    }
+    return load<T>(call_.inputs.at(operand));
+  }
   Index index(const std::string& operand) const { return load_index(call_.inputs.at(operand)); }
   const Tensor& tensor(const std::string& operand) const { return call_.inputs.at(operand); }
 
@@ -50,6 +58,7 @@ class Call {
 
  private:
   const OpCall& call_;
+  const std::map<std::string, Array<T>>* replaced_ = nullptr;
 };
 
 /// Formulas of ops by name.

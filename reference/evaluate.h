@@ -11,6 +11,10 @@ namespace assay::reference {
 template <class T>
 Results<T> evaluate(const OpCall& call);
 
+/// The same with some real operands replaced by values of scalar T.
+template <class T>
+Results<T> evaluate(const OpCall& call, const std::map<std::string, Array<T>>& replaced);
+
 /// As evaluate<Ball>, with the precision doubled from context().bits until every decision is certain or a tie at the
 /// cap.
 Results<Ball> evaluate_certain(const OpCall& call);

@@ -135,6 +135,26 @@ const std::vector<OpSpec>& indexer_ops() {
            },
        .contract = {.rounds = "decision: no rounding; ties lowest index first", .accumulates = "none"},
        .source = "model.md 7.2; megatron.md 3.5"},
+      {.name = "indexer_loss",
+       .summary = "divergence of softmax(scores) from the attention summed over heads; trains the indexer",
+       .attributes =
+           {
+               required("coefficient", kReal, "factor of the loss"),
+               nullable("rows", kInteger, "divisor of the sum over rows; null: the rows with a visible token"),
+           },
+       .inputs =
+           {
+               real("scores", "T S", "index score of every token"),
+               real("attention", "T H S", "attention probabilities, detached; H = 1 if summed over heads already"),
+               optional_index("visible", "T S", "not 0 where the row sees the token; absent: everywhere"),
+           },
+       .outputs =
+           {
+               real("loss", "1", "coefficient / rows * sum of row_loss"),
+               real("row_loss", "T", "sum of target (ln max(target, 1e-10) - log-softmax); 0 if nothing is visible"),
+           },
+       .contract = {.rounds = "f32", .accumulates = "f32 over heads, over tokens, then over rows"},
+       .source = "megatron.md 3.6"},
   };
   return ops;
 }

@@ -8,7 +8,7 @@
 
 namespace assay {
 
-/// kpool_compress, hadamard_fp8, head_weights, index_scores, select_tokens.
+/// kpool_compress, hadamard_fp8, fp8_row_scale, head_weights, index_scores, select_tokens, indexer_loss.
 const std::vector<OpSpec>& indexer_ops();
 
 }  // namespace assay

@@ -126,6 +126,10 @@ const std::vector<OpSpec>& kda_ops() {
                real("beta_logits", "T H", "step size before the sigmoid"),
                optional_real("initial_state", "S H K V", "state before each document; absent: zero"),
                optional_index("cu_seqlens", "S+1", "document boundaries in tokens; absent: one document"),
+               optional_real("stored_q", "T H K", "normalised queries as an implementation stored them"),
+               optional_real("stored_k", "T H K", "normalised keys as an implementation stored them"),
+               optional_real("stored_g", "T H K", "log decay as an implementation stored it"),
+               optional_real("stored_beta", "T H", "step size as an implementation stored it"),
            },
        .outputs =
            {
@@ -134,7 +138,8 @@ const std::vector<OpSpec>& kda_ops() {
                real("g", "T H K", "log decay"),
                real("beta", "T H", "step size"),
            },
-       .contract = {.rounds = "the composition's; its intermediates are not stored", .accumulates = "f32"},
+       .contract = {.rounds = "the composition's; what is stored of its intermediates is used instead of computed",
+                    .accumulates = "f32"},
        .source = "model.md 6.3 to 6.6; megatron.md 2.3, 2.4"},
   };
   return ops;

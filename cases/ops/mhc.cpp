@@ -116,6 +116,40 @@ const std::vector<OpSpec>& mhc_ops() {
                         "f32, one rounding; default mode: coefficients, product, mix and sum each rounded to bf16",
                     .accumulates = "f32 over n"},
        .source = "model.md 5 (merge); megatron.md 1.6"},
+      {.name = "mhc_layer",
+       .summary = "fused: mhc_mapping, mhc_aggregate and mhc_mix of one site around a given sublayer output",
+       .attributes =
+           {
+               required("norm_eps", kReal, "as in mhc_mapping"),
+               with_default("norm_eps_inside_sqrt", kBool, true, "as in mhc_mapping"),
+               with_default("pre_eps", kReal, 1e-6, "as in mhc_mapping"),
+               with_default("sinkhorn_eps", kReal, 1e-6, "as in mhc_mapping"),
+               with_default("iterations", kInteger, 20, "as in mhc_mapping"),
+               with_default("keep_mappings_in_fp32", kBool, true,
+                            "true: f32 to the end; false: h_pre, h_post, h_res and what follows in the activation "
+                            "dtype"),
+           },
+       .inputs =
+           {
+               real("x", "T n C", "residual streams"),
+               real("weight", "n*n+2*n n*C", "mapping rows: pre, post, then res row by row"),
+               real("alpha", "3", "factors of the pre, post and res rows"),
+               real("bias", "n*n+2*n", "added after the factor"),
+               real("branch", "T C", "output of the sublayer"),
+               optional_real("branch_bias", "C", "bias of the sublayer output"),
+               optional_real("h_pre", "T n", "as an implementation stored it; absent: computed"),
+               optional_real("h_post", "T n", "as an implementation stored it; absent: computed"),
+               optional_real("h_res", "T n n", "as an implementation stored it; absent: computed"),
+           },
+       .outputs =
+           {
+               real("aggregated", "T C", "input of the sublayer"),
+               real("output", "T n C", "new residual streams"),
+           },
+       .contract = {.rounds = "the composition's; backward: the three parts of d_x and both sums to the activation "
+                              "dtype",
+                    .accumulates = "f32"},
+       .source = "model.md 5; megatron.md 1.3 to 1.7"},
       {.name = "stream_contract",
        .summary = "one hidden row from n streams: their mean, or a learned combination",
        .attributes =

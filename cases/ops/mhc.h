@@ -8,7 +8,7 @@
 
 namespace assay {
 
-/// stream_expand, mhc_mapping, sinkhorn, mhc_aggregate, mhc_mix, stream_contract.
+/// stream_expand, mhc_mapping, sinkhorn, mhc_aggregate, mhc_mix, mhc_layer, stream_contract.
 const std::vector<OpSpec>& mhc_ops();
 
 }  // namespace assay

@@ -11,6 +11,7 @@
 
 #include "cases/error.h"
 #include "cases/ops/attention.h"
+#include "cases/ops/backward.h"
 #include "cases/ops/dims.h"
 #include "cases/ops/ffn.h"
 #include "cases/ops/head.h"
@@ -305,6 +306,8 @@ const std::vector<OpSpec>& op_specs() {
                                &attention_ops(), &router_ops(), &ffn_ops(), &vision_ops(), &layout_ops()}) {
       specs.insert(specs.end(), family->begin(), family->end());
     }
+    const std::vector<OpSpec> twins = backward_specs(specs);
+    specs.insert(specs.end(), twins.begin(), twins.end());
     return specs;
   }();
   return all;

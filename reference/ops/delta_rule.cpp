@@ -18,98 +18,16 @@
 // at most n = K + 5 roundings (decay 1, dot K, subtraction, two products, addition), so they add at most
 //   gamma_n (1 + beta |k|^2) max_d(exp g_d) E,   gamma_n = n u / (1 - n u).
 // The read adds gamma_{K+1} |q|_2 E likewise.
-//
-// E is kept in Arb's mag_t: every operation rounds up, and the exponent does not underflow.
 #include "reference/ops/delta_rule.h"
 
-#include <cmath>
 #include <string>
 #include <type_traits>
 
+#include "reference/ops/delta_rule_columns.h"
 #include "reference/parallel.h"
 
 namespace assay::reference {
 namespace {
-
-/// An upper bound: nonnegative, every operation rounds up.
-class Upper {
- public:
-  explicit Upper(double value = 0.0) {
-    mag_init(value_);
-    mag_set_d(value_, value);
-  }
-  Upper(const Upper& other) : Upper() { mag_set(value_, other.value_); }
-  Upper& operator=(const Upper& other) {
-    mag_set(value_, other.value_);
-    return *this;
-  }
-  ~Upper() { mag_clear(value_); }
-
-  mag_struct* data() { return value_; }
-  const mag_struct* data() const { return value_; }
-  Upper& operator+=(const Upper& b) {
-    mag_add(value_, value_, b.value_);
-    return *this;
-  }
-  Upper& operator*=(const Upper& b) {
-    mag_mul(value_, value_, b.value_);
-    return *this;
-  }
-  void add_square(const Upper& b) { mag_addmul(value_, b.value_, b.value_); }
-
- private:
-  mag_t value_;
-};
-
-Upper operator+(Upper a, const Upper& b) { return a += b; }
-Upper operator*(Upper a, const Upper& b) { return a *= b; }
-Upper larger(const Upper& a, const Upper& b) { return mag_cmp(a.data(), b.data()) < 0 ? b : a; }
-Upper root(Upper a) {
-  mag_sqrt(a.data(), a.data());
-  return a;
-}
-
-Upper magnitude(const Ball& x) {
-  Upper result;
-  arb_get_mag(result.data(), x.data());
-  return result;
-}
-Upper magnitude(const Bound& x) { return Upper(x.v) + Upper(x.e); }
-
-/// Takes the radius off x.
-Upper take_radius(Ball& x) {
-  Upper result;
-  mag_swap(result.data(), arb_radref(x.data()));
-  return result;
-}
-Upper take_radius(Bound& x) {
-  const Upper result(x.e);
-  x.e = 0.0;
-  return result;
-}
-
-Ball widened(Ball x, const Upper& error) {
-  arb_add_error_mag(x.data(), error.data());
-  return x;
-}
-Bound widened(const Bound& x, const Upper& error) {
-  const Upper sum = Upper(x.e) + error;
-  return {x.v, mag_get_d(sum.data())};
-}
-
-/// gamma_n of the derivation: what n roundings of an implementation may do; a Ball follows the exact recurrence.
-Upper gamma(std::int64_t, const Ball*) { return Upper(); }
-Upper gamma(std::int64_t n, const Bound*) {
-  const double nu = static_cast<double>(n) * context().rounding.compute;
-  return Upper(nu < 1.0 ? nu / (1.0 - nu) * (1.0 + 0x1p-40) : HUGE_VAL);
-}
-
-template <class T>
-Upper norm(const T* x, std::int64_t n) {
-  Upper sum;
-  for (std::int64_t i = 0; i < n; ++i) sum.add_square(magnitude(x[i]));
-  return root(sum);
-}
 
 template <class T>
 struct Token {
@@ -159,11 +77,11 @@ class EnclosedState : State<T> {
   void step(const Token<T>& token) {
     Upper decay;
     for (const T& a : token.decay) decay = larger(decay, magnitude(a));
-    const Upper beta_k2 = magnitude(token.beta) * square(norm(token.k, this->K_));
+    const Upper beta_k2 = magnitude(token.beta) * square(norm_of(token.k, this->K_));
     const T eigenvalue = T(1.0) - token.beta * dot(token.k, 1, token.k, 1, this->K_);
-    const Upper growth = decay * (larger(Upper(1.0), magnitude(eigenvalue)) +
-                                  gamma(this->K_ + 5, static_cast<const T*>(nullptr)) * (Upper(1.0) + beta_k2));
-    query_norm_ = norm(token.q, this->K_) * (Upper(1.0) + gamma(this->K_ + 1, static_cast<const T*>(nullptr)));
+    const Upper growth =
+        decay * (larger(Upper(1.0), magnitude(eigenvalue)) + gamma_of<T>(this->K_ + 5) * (Upper(1.0) + beta_k2));
+    query_norm_ = norm_of(token.q, this->K_) * (Upper(1.0) + gamma_of<T>(this->K_ + 1));
     for (std::int64_t e = 0; e < this->V_; ++e) {
       advance(this->columns_.row(e, this->K_), token.v[e], token, this->K_);
       error(e) = growth * error(e) + take_errors(e);

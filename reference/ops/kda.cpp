@@ -86,8 +86,14 @@ void add_kda_ops(OpTable<T>& table) {
     const double eps = call.real("l2norm_eps");
     Array<T> g = kda_gate(call.in("gate"), call.in("A_log"), bias, call.optional_real("lower_bound"));
     Array<T> b = beta(call.in("beta_logits"));
-    DeltaRule<T> rule = delta_rule(l2norm(call.in("q"), eps), l2norm(call.in("k"), eps), call.in("v"), g, b, state,
-                                   documents, call.optional_real("scale"));
+    const auto stored_or = [&call](const char* stored, const auto& compute) -> Array<T> {
+      return call.has(stored) ? call.in(stored) : compute();
+    };
+    DeltaRule<T> rule =
+        delta_rule(stored_or("stored_q", [&] { return l2norm(call.in("q"), eps); }),
+                   stored_or("stored_k", [&] { return l2norm(call.in("k"), eps); }), call.in("v"),
+                   stored_or("stored_g", [&] { return g; }), stored_or("stored_beta", [&] { return b; }), state,
+                   documents, call.optional_real("scale"));
     return Results<T>{{"o", std::move(rule.o)},
                       {"final_state", std::move(rule.final_state)},
                       {"g", std::move(g)},
