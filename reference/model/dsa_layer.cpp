@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 #include "reference/model/layers.h"
@@ -78,47 +79,68 @@ Decision<T> select_row(const ModelConfig& config, const Row& row, const IndexerO
   return decision;
 }
 
-/// Ids of one row as attention reads them. Where a query may see nothing and the convention is to attend uniformly, all
-/// tokens of the row are listed and the query is cleared: equal scores give equal weights.
-template <class T>
-Index attended(const Index& selected, const Row& row, const Conventions& conventions, Array<T>& q) {
+/// The queries of a row, apart by whether they may see anything.
+struct Queries {
+  std::vector<std::int64_t> seeing, empty;  ///< positions in the row
+};
+
+Queries queries_of(const Index& selected, const Row& row) {
+  Queries queries;
   const std::int64_t width = selected.dim(1);
-  Index ids({row.length, std::max(width, conventions.empty_row_attends_uniformly ? row.length : width)});
-  std::fill(ids.data.begin(), ids.data.end(), -1);
   for (std::int64_t t = 0; t < row.length; ++t) {
-    bool any = false;
-    for (std::int64_t j = 0; j < width; ++j) {
-      ids.at(t, j) = selected.at(row.begin + t, j);
-      any = any || ids.at(t, j) >= 0;
-    }
-    if (any || !conventions.empty_row_attends_uniformly) continue;
-    for (std::int64_t s = 0; s < row.length; ++s) ids.at(t, s) = s;
-    const std::int64_t values = q.dim(1) * q.dim(2);
-    std::fill(q.row(t, values), q.row(t, values) + values, T(0.0));
+    const std::int64_t* ids = selected.row(row.begin + t, width);
+    const bool any = std::any_of(ids, ids + width, [](std::int64_t id) { return id >= 0; });
+    (any ? queries.seeing : queries.empty).push_back(t);
   }
+  return queries;
+}
+
+Index rows_of_index(const Index& selected, std::int64_t begin, const std::vector<std::int64_t>& positions) {
+  const std::int64_t width = selected.dim(1);
+  Index rows({static_cast<std::int64_t>(positions.size()), width});
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    std::copy_n(selected.row(begin + positions[i], width), width, rows.row(static_cast<std::int64_t>(i), width));
+  return rows;
+}
+
+/// Every token of the row, for each of `count` queries.
+Index whole_row(std::int64_t count, std::int64_t length) {
+  Index ids({count, length});
+  for (std::int64_t t = 0; t < count; ++t) std::iota(ids.row(t, length), ids.row(t, length) + length, 0);
   return ids;
+}
+
+/// lo, lo + 1, ... hi - 1.
+std::vector<std::int64_t> range(std::int64_t lo, std::int64_t hi) {
+  std::vector<std::int64_t> values(static_cast<std::size_t>(hi - lo));
+  std::iota(values.begin(), values.end(), lo);
+  return values;
 }
 
 }  // namespace
 
 template <class T>
-Array<T> dsa_layer(const Pass<T>& pass, const Weights& attention, const Array<T>& h, const std::string& path,
-                   bool own_indexer, Index& selected) {
+Var<T> dsa_layer(const Pass<T>& pass, const Weights& attention, const Var<T>& h, const std::string& path,
+                 bool own_indexer, Index& selected) {
+  using G = Graph<T>;
+  using M = Moves<T>;
+  Tape<T>& tape = pass.tape;
   const ModelConfig& config = pass.config;
-  const std::int64_t tokens = h.dim(0), heads = config.num_attention_heads;
-  const std::int64_t key_dim = config.qk_nope_head_dim, value_dim = config.v_head_dim;
-  const auto projected = [&](const Array<T>& x, const std::string& name) {
-    return linear(x, attention.get<T>(name + ".weight"), Array<T>());
+  const std::int64_t tokens = h->value.dim(0), heads = config.num_attention_heads;
+  const std::int64_t key_dim = config.qk_nope_head_dim, value_dim = config.v_head_dim, both = key_dim + value_dim;
+  const auto projected = [&](const Var<T>& x, const std::string& name) {
+    return G::linear(tape, x, pass.weight(attention, name + ".weight"));
   };
-  const auto normed = [&](const Array<T>& x, const std::string& name) {
-    return rms_norm(x, attention.get<T>(name + ".weight"), config.rms_norm_eps);
+  const auto normed = [&](const Var<T>& x, const std::string& name) {
+    return G::rms_norm(tape, x, pass.weight(attention, name + ".weight"), config.rms_norm_eps);
   };
-  const Array<T> query_latent = normed(projected(h, "q_a_proj"), "q_a_layernorm");
-  const Array<T> latent = normed(projected(h, "kv_a_proj_with_mqa"), "kv_a_layernorm");
+  const Var<T> query_latent = normed(projected(h, "q_a_proj"), "q_a_layernorm");
+  const Var<T> latent = normed(projected(h, "kv_a_proj_with_mqa"), "kv_a_layernorm");
 
   const std::int64_t width = config.index_topk + (config.index_kpool_always_select_tail ? config.index_kpool - 1 : 0);
   if (own_indexer) {
-    const IndexerOperands<T> operands = indexer_operands(attention.below("indexer."), h, query_latent);
+    // Selections carry no gradient: the indexer works on values.
+    const IndexerOperands<T> operands = indexer_operands(attention.below("indexer."), h->value, query_latent->value);
     selected = Index({tokens, width});
     for (std::size_t b = 0; b < pass.rows.size(); ++b) {
       const Row& row = pass.rows[b];
@@ -132,30 +154,47 @@ Array<T> dsa_layer(const Pass<T>& pass, const Weights& attention, const Array<T>
                      "the first sparse layer, and the first after a linear_attention layer, must be \"full\"");
   }
 
-  const Array<T> q = projected(query_latent, "q_b_proj").reshaped({tokens, heads, key_dim});
-  const Array<T> kv = projected(latent, "kv_b_proj");
-  Array<T> k({tokens, heads, key_dim}), v({tokens, heads, value_dim});
-  for (std::int64_t th = 0; th < tokens * heads; ++th) {
-    const T* both = kv.row(th, key_dim + value_dim);
-    std::copy(both, both + key_dim, k.row(th, key_dim));
-    std::copy(both + key_dim, both + key_dim + value_dim, v.row(th, value_dim));
-  }
-  Array<T> output({tokens, heads * value_dim});
+  const Var<T> q = M::reshaped(tape, projected(query_latent, "q_b_proj"), {tokens, heads, key_dim});
+  const Var<T> kv = projected(latent, "kv_b_proj");
+  const Var<T> k = M::reshaped(tape, M::columns(tape, kv, both, 0, key_dim), {tokens, heads, key_dim});
+  const Var<T> v = M::reshaped(tape, M::columns(tape, kv, both, key_dim, value_dim), {tokens, heads, value_dim});
+  const T scale = inverse_root<T>(key_dim);
+  std::vector<Var<T>> parts;
   for (std::size_t b = 0; b < pass.rows.size(); ++b) {
     const Row& row = pass.rows[b];
-    const std::int64_t end = row.begin + row.length;
-    Array<T> queries = rows_between(q, row.begin, end);
-    const Index ids = attended(selected, row, pass.conventions, queries);
-    MaskedAttention<T> part = mla_attention(queries, rows_between(k, row.begin, end), rows_between(v, row.begin, end),
-                                            ids, inverse_root<T>(key_dim));
-    part.weights = pass.stage(path + "attention_weights[" + std::to_string(b) + "]", std::move(part.weights));
-    std::copy(part.o.data.begin(), part.o.data.end(), output.row(row.begin, heads * value_dim));
+    const std::vector<std::int64_t> own = range(row.begin, row.begin + row.length);
+    const Var<T> keys = M::gathered(tape, k, own), values = M::gathered(tape, v, own);
+    std::vector<Var<T>> outputs, weights;
+    const auto attend = [&](const std::vector<std::int64_t>& positions, const Index& ids, bool uniformly) {
+      if (positions.empty()) return;
+      std::vector<std::int64_t> tokens_of(positions);
+      for (std::int64_t& t : tokens_of) t += row.begin;
+      const Var<T> queries = M::gathered(tape, q, tokens_of);
+      const AttentionVars<T> part = uniformly ? G::uniform_attention(tape, queries, keys, values, ids, scale)
+                                              : G::mla_attention(tape, queries, keys, values, ids, scale);
+      const auto count = static_cast<std::int64_t>(positions.size());
+      outputs.push_back(M::placed(tape, M::reshaped(tape, part.o, {count, heads * value_dim}), positions, row.length));
+      weights.push_back(
+          M::placed(tape, M::reshaped(tape, part.weights, {count, heads * row.length}), positions, row.length));
+    };
+    if (pass.conventions.empty_row_attends_uniformly) {
+      const Queries queries = queries_of(selected, row);
+      attend(queries.seeing, rows_of_index(selected, row.begin, queries.seeing), false);
+      attend(queries.empty, whole_row(static_cast<std::int64_t>(queries.empty.size()), row.length), true);
+    } else {
+      const std::vector<std::int64_t> all = range(0, row.length);
+      attend(all, rows_of_index(selected, row.begin, all), false);
+    }
+    const Var<T> dense = M::assembled(tape, weights);
+    pass.stage(path + "attention_weights[" + std::to_string(b) + "]",
+               M::reshaped(tape, dense, {row.length, heads, row.length}));
+    parts.push_back(M::placed(tape, M::assembled(tape, outputs), own, tokens));
   }
-  return pass.stage(path + "out", projected(output, "o_proj"));
+  return pass.stage(path + "out", projected(M::assembled(tape, parts), "o_proj"));
 }
 
 #define ASSAY_INSTANTIATE(T) \
-  template Array<T> dsa_layer(const Pass<T>&, const Weights&, const Array<T>&, const std::string&, bool, Index&);
+  template Var<T> dsa_layer(const Pass<T>&, const Weights&, const Var<T>&, const std::string&, bool, Index&);
 ASSAY_FOR_SCALARS(ASSAY_INSTANTIATE)
 #undef ASSAY_INSTANTIATE
 

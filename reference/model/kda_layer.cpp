@@ -1,22 +1,14 @@
 #include "reference/model/layers.h"
-#include "reference/ops/delta_rule.h"
-#include "reference/ops/kda.h"
-#include "reference/ops/linear.h"
-#include "reference/ops/norm.h"
 
 namespace assay::reference {
 namespace {
 
 constexpr double kQkNormEps = 1e-6;  // fixed, not a config field (model.md 14)
 
-template <class T>
-Array<T> without_padding(const std::vector<Row>& rows, Array<T> h) {
-  const std::int64_t width = h.dim(1);
-  for (const Row& row : rows)
-    for (std::int64_t t = 0; t < row.length; ++t)
-      if (!row.real[static_cast<std::size_t>(t)])
-        for (std::int64_t c = 0; c < width; ++c) h.at(row.begin + t, c) = T(0.0);
-  return h;
+std::vector<bool> real_tokens(const std::vector<Row>& rows) {
+  std::vector<bool> real;
+  for (const Row& row : rows) real.insert(real.end(), row.real.begin(), row.real.end());
+  return real;
 }
 
 /// Documents of the whole flattened batch.
@@ -32,35 +24,38 @@ Index all_documents(const std::vector<Row>& rows) {
 }  // namespace
 
 template <class T>
-Array<T> kda_layer(const Pass<T>& pass, const Weights& attention, const Array<T>& hidden, const std::string& path) {
+Var<T> kda_layer(const Pass<T>& pass, const Weights& attention, const Var<T>& hidden, const std::string& path) {
+  using G = Graph<T>;
+  using M = Moves<T>;
+  Tape<T>& tape = pass.tape;
   const ModelConfig& config = pass.config;
-  const std::int64_t heads = config.linear_num_heads, dim = config.linear_head_dim, tokens = hidden.dim(0);
+  const std::int64_t heads = config.linear_num_heads, dim = config.linear_head_dim, tokens = hidden->value.dim(0);
   const Shape by_head{tokens, heads, dim};
-  const Array<T> h = without_padding(pass.rows, hidden);
+  const Var<T> h = M::masked(tape, hidden, real_tokens(pass.rows));
   const Index documents = all_documents(pass.rows);
-  const auto projected = [&](const Array<T>& x, const std::string& name) {
-    return linear(x, attention.get<T>(name + ".weight"), Array<T>());
+  const auto projected = [&](const Var<T>& x, const std::string& name) {
+    return G::linear(tape, x, pass.weight(attention, name + ".weight"));
   };
   const auto convolved = [&](const std::string& name) {
-    Array<T> weight = attention.get<T>(name + "_conv1d.weight");
-    weight.shape = {weight.dim(0), weight.dim(2)};
-    return kda_conv(projected(h, name + "_proj"), weight, documents, Array<T>()).reshaped(by_head);
+    const Var<T> stored = pass.weight(attention, name + "_conv1d.weight");
+    const Var<T> weight = M::reshaped(tape, stored, {stored->value.dim(0), stored->value.dim(2)});
+    return M::reshaped(tape, G::kda_conv(tape, projected(h, name + "_proj"), weight, documents), by_head);
   };
-  const Array<T> q = l2norm(convolved("q"), kQkNormEps), k = l2norm(convolved("k"), kQkNormEps), v = convolved("v");
-  Array<T> f = projected(projected(h, "f_a_proj"), "f_b_proj").reshaped(by_head);
-  const Array<T> g = pass.stage(
-      path + "gate", kda_gate(f, attention.get<T>("A_log"), attention.get<T>("dt_bias"), config.linear_lower_bound));
-  const Array<T> b = pass.stage(path + "beta_logits", projected(h, "b_proj"));
-  const DeltaRule<T> rule = delta_rule(q, k, v, g, beta(b), Array<T>(), documents, std::nullopt);
-  const Array<T> o = pass.stage(path + "delta_rule", rule.o);
-  const Array<T> z = projected(projected(h, "g_a_proj"), "g_b_proj").reshaped(by_head);
-  const Array<T> normed =
-      pass.stage(path + "gated_norm", gated_rms_norm(o, z, attention.get<T>("o_norm.weight"), config.rms_norm_eps));
-  return pass.stage(path + "out", projected(normed.reshaped({tokens, heads * dim}), "o_proj"));
+  const Var<T> q = G::l2norm(tape, convolved("q"), kQkNormEps), k = G::l2norm(tape, convolved("k"), kQkNormEps);
+  const Var<T> v = convolved("v");
+  const Var<T> f = M::reshaped(tape, projected(projected(h, "f_a_proj"), "f_b_proj"), by_head);
+  const Var<T> g = pass.stage(path + "gate", G::kda_gate(tape, f, pass.weight(attention, "A_log"),
+                                                         pass.weight(attention, "dt_bias"), config.linear_lower_bound));
+  const Var<T> b = pass.stage(path + "beta_logits", projected(h, "b_proj"));
+  const Var<T> o = pass.stage(path + "delta_rule", G::delta_rule(tape, q, k, v, g, G::beta(tape, b), documents));
+  const Var<T> z = M::reshaped(tape, projected(projected(h, "g_a_proj"), "g_b_proj"), by_head);
+  const Var<T> normed = pass.stage(
+      path + "gated_norm", G::gated_rms_norm(tape, o, z, pass.weight(attention, "o_norm.weight"), config.rms_norm_eps));
+  return pass.stage(path + "out", projected(M::reshaped(tape, normed, {tokens, heads * dim}), "o_proj"));
 }
 
 #define ASSAY_INSTANTIATE(T) \
-  template Array<T> kda_layer(const Pass<T>&, const Weights&, const Array<T>&, const std::string&);
+  template Var<T> kda_layer(const Pass<T>&, const Weights&, const Var<T>&, const std::string&);
 ASSAY_FOR_SCALARS(ASSAY_INSTANTIATE)
 #undef ASSAY_INSTANTIATE
 

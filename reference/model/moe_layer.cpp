@@ -19,20 +19,23 @@ Array<T> choice_scores(const Array<T>& logits, const Array<T>& bias) {
 }  // namespace
 
 template <class T>
-Array<T> swiglu_mlp(const Weights& mlp, const Array<T>& x, double limit) {
-  const auto projected = [&](const Array<T>& in, const std::string& name) {
-    const Array<T> bias = mlp.has(name + ".bias") ? mlp.get<T>(name + ".bias") : Array<T>();
-    return linear(in, mlp.get<T>(name + ".weight"), bias);
+Var<T> swiglu_mlp(const Pass<T>& pass, const Weights& mlp, const Var<T>& x, double limit) {
+  const auto projected = [&](const Var<T>& in, const std::string& name) {
+    const Var<T> bias = mlp.has(name + ".bias") ? pass.weight(mlp, name + ".bias") : nullptr;
+    return Graph<T>::linear(pass.tape, in, pass.weight(mlp, name + ".weight"), bias);
   };
-  return projected(swiglu(projected(x, "gate_proj"), projected(x, "up_proj"), std::optional<double>(limit)),
-                   "down_proj");
+  const Var<T> inner = Graph<T>::swiglu(pass.tape, projected(x, "gate_proj"), projected(x, "up_proj"), limit);
+  return projected(inner, "down_proj");
 }
 
 template <class T>
-Array<T> moe_layer(const Pass<T>& pass, const Weights& mlp, const Array<T>& x, const std::string& path,
-                   std::vector<Array<T>>* router_logits) {
+Var<T> moe_layer(const Pass<T>& pass, const Weights& mlp, const Var<T>& x, const std::string& path,
+                 std::vector<Var<T>>* router_logits) {
+  using G = Graph<T>;
+  using M = Moves<T>;
+  Tape<T>& tape = pass.tape;
   const ModelConfig& config = pass.config;
-  const std::int64_t tokens = x.dim(0), width = x.dim(1), picks = config.num_experts_per_tok;
+  const std::int64_t tokens = x->value.dim(0), width = x->value.dim(1), picks = config.num_experts_per_tok;
   const Array<T> bias = mlp.get<T>("gate.e_score_correction_bias");
   const RouterRule rule{.topk = picks,
                         .n_group = config.n_group,
@@ -40,42 +43,40 @@ Array<T> moe_layer(const Pass<T>& pass, const Weights& mlp, const Array<T>& x, c
                         .norm_topk_prob = config.norm_topk_prob,
                         .scale = config.routed_scaling_factor,
                         .sum_eps = kRouterSumEps};
-  Routing<T> routing = route(x, mlp.get<T>("gate.weight"), bias, rule);
-  routing.logits = pass.stage(path + "router.logits", std::move(routing.logits));
+  const Var<T> weight = pass.weight(mlp, "gate.weight");
+  const Routing<T> routing = route(x->value, weight->value, bias, rule);
+  // The router's product is an F32 product: no rounding to the activation dtype.
+  const Var<T> logits = pass.stage(path + "router.logits", G::product(tape, x, weight));
   Decision<T> decision;
   decision.chosen = routing.experts;
   decision.margin = routing.margin;
   decision.tied = routing.tied;
-  decision.scores = choice_scores(routing.logits, bias);
+  decision.scores = choice_scores(logits->value, bias);
   pass.observer.decision(path + "router.experts", decision);
   const Index& experts = decision.chosen;
-  const Array<T> weights = pass.stage(path + "router.weights", route_weights(routing.logits, experts, rule));
-  if (router_logits) router_logits->push_back(routing.logits);
+  const Var<T> weights = pass.stage(path + "router.weights", G::route_weights(tape, logits, experts, rule));
+  if (router_logits) router_logits->push_back(logits);
 
-  Array<T> expert_out({tokens, picks, width});
+  std::vector<Var<T>> parts;
   for (std::int64_t e = 0; e < config.n_routed_experts; ++e) {
-    std::vector<std::int64_t> slots;  // flattened [token, pick] that chose this expert
-    for (std::int64_t s = 0; s < experts.size(); ++s)
-      if (experts[s] == e) slots.push_back(s);
+    std::vector<std::int64_t> slots, rows;  // flattened [token, pick] that chose this expert, and its tokens
+    for (std::int64_t s = 0; s < experts.size(); ++s) {
+      if (experts[s] != e) continue;
+      slots.push_back(s);
+      rows.push_back(s / picks);
+    }
     if (slots.empty()) continue;
-    Array<T> in({static_cast<std::int64_t>(slots.size()), width});
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      const T* token = x.row(slots[i] / picks, width);
-      std::copy(token, token + width, in.row(static_cast<std::int64_t>(i), width));
-    }
-    const Array<T> out = swiglu_mlp(mlp.below("experts." + std::to_string(e) + "."), in, config.swiglu_limit);
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      const T* row = out.row(static_cast<std::int64_t>(i), width);
-      std::copy(row, row + width, expert_out.row(slots[i], width));
-    }
+    const Var<T> out = swiglu_mlp(pass, mlp.below("experts." + std::to_string(e) + "."), M::gathered(tape, x, rows),
+                                  config.swiglu_limit);
+    parts.push_back(M::placed(tape, out, slots, tokens * picks));
   }
-  return combine(expert_out, weights, swiglu_mlp(mlp.below("shared_experts."), x, config.swiglu_limit));
+  const Var<T> expert_out = M::reshaped(tape, M::assembled(tape, parts), {tokens, picks, width});
+  return G::combine(tape, expert_out, weights, swiglu_mlp(pass, mlp.below("shared_experts."), x, config.swiglu_limit));
 }
 
-#define ASSAY_INSTANTIATE(T)                                                                       \
-  template Array<T> swiglu_mlp(const Weights&, const Array<T>&, double);                           \
-  template Array<T> moe_layer(const Pass<T>&, const Weights&, const Array<T>&, const std::string&, \
-                              std::vector<Array<T>>*);
+#define ASSAY_INSTANTIATE(T)                                                         \
+  template Var<T> swiglu_mlp(const Pass<T>&, const Weights&, const Var<T>&, double); \
+  template Var<T> moe_layer(const Pass<T>&, const Weights&, const Var<T>&, const std::string&, std::vector<Var<T>>*);
 ASSAY_FOR_SCALARS(ASSAY_INSTANTIATE)
 #undef ASSAY_INSTANTIATE
 

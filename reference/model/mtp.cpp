@@ -1,76 +1,73 @@
-#include "reference/linear_algebra.h"
 #include "reference/model/layers.h"
-#include "reference/ops/ffn.h"
-#include "reference/ops/linear.h"
-#include "reference/ops/norm.h"
 
 namespace assay::reference {
 namespace {
 
-/// Columns [begin, begin + count) of a matrix.
+/// Attention and experts of a plain pre-norm layer, or of one wrapped in hyper-connections.
 template <class T>
-Array<T> columns(const Array<T>& w, std::int64_t begin, std::int64_t count) {
-  Array<T> part({w.dim(0), count});
-  for (std::int64_t r = 0; r < w.dim(0); ++r)
-    std::copy(w.row(r, w.dim(1)) + begin, w.row(r, w.dim(1)) + begin + count, part.row(r, count));
-  return part;
-}
+class Sublayers {
+ public:
+  Sublayers(const Pass<T>& pass, const Weights& layer, const std::string& path)
+      : pass_(pass), layer_(layer), path_(path) {}
+
+  Var<T> normed(const Var<T>& x, const std::string& name) const {
+    return Graph<T>::rms_norm(pass_.tape, x, pass_.weight(layer_, name + ".weight"), pass_.config.rms_norm_eps);
+  }
+  Var<T> attention(const Var<T>& x) const {
+    Index selected;
+    return dsa_layer(pass_, layer_.below("self_attn."), normed(x, "input_layernorm"), path_ + "dsa.", true, selected);
+  }
+  Var<T> experts(const Var<T>& x, std::vector<Var<T>>* router_logits) const {
+    return moe_layer<T>(pass_, layer_.below("mlp."), normed(x, "post_attention_layernorm"), path_, router_logits);
+  }
+
+ private:
+  const Pass<T>& pass_;
+  const Weights& layer_;
+  const std::string& path_;
+};
 
 }  // namespace
 
 template <class T>
-Array<T> mtp_layer(const Pass<T>& pass, const Weights& layer, const Array<T>& embedding, const Array<T>& hidden,
-                   const std::string& path) {
-  const double eps = pass.config.rms_norm_eps;
-  const std::int64_t tokens = hidden.dim(0), width = hidden.dim(1);
-  const auto normed = [&](const Array<T>& x, const std::string& name) {
-    return rms_norm(x, layer.get<T>(name + ".weight"), eps);
-  };
-  const Array<T> e = normed(embedding, "enorm"), h = normed(hidden, "hnorm");
-  Array<T> both({tokens, 2 * width});
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    std::copy(e.row(t, width), e.row(t, width) + width, both.row(t, 2 * width));
-    std::copy(h.row(t, width), h.row(t, width) + width, both.row(t, 2 * width) + width);
-  }
-  const Array<T> x = pass.stage(path + "eh_proj", linear(both, layer.get<T>("eh_proj.weight"), Array<T>()));
-  Index selected;
-  const Array<T> y =
-      dsa_layer(pass, layer.below("self_attn."), normed(x, "input_layernorm"), path + "dsa.", true, selected);
-  const Array<T> x1 = residual_add(x, y);
-  const Array<T> out = pass.stage(
-      path + "ffn.out", moe_layer<T>(pass, layer.below("mlp."), normed(x1, "post_attention_layernorm"), path, nullptr));
-  return pass.stage(path + "norm", normed(residual_add(x1, out), "shared_head.norm"));
+Var<T> mtp_layer(const Pass<T>& pass, const Weights& layer, const Var<T>& embedding, const Var<T>& hidden,
+                 const std::string& path) {
+  using G = Graph<T>;
+  const Sublayers<T> sublayers(pass, layer, path);
+  const Var<T> both =
+      Moves<T>::beside(pass.tape, sublayers.normed(embedding, "enorm"), sublayers.normed(hidden, "hnorm"));
+  const Var<T> x = pass.stage(path + "eh_proj", G::linear(pass.tape, both, pass.weight(layer, "eh_proj.weight")));
+  const Var<T> x1 = G::residual_add(pass.tape, x, sublayers.attention(x));
+  const Var<T> out = pass.stage(path + "ffn.out", sublayers.experts(x1, nullptr));
+  return pass.stage(path + "norm", sublayers.normed(G::residual_add(pass.tape, x1, out), "shared_head.norm"));
 }
 
 template <class T>
-Array<T> mtp_layer_with_streams(const Pass<T>& pass, const Weights& layer, const Array<T>& embedding,
-                                const Array<T>& streams, const std::string& path) {
-  const double eps = pass.config.rms_norm_eps;
-  const std::int64_t tokens = streams.dim(0), n = streams.dim(1), width = streams.dim(2);
-  const Array<T> weight = layer.get<T>("eh_proj.weight");
-  const Array<T> e =
-      linear(rms_norm(embedding, layer.get<T>("enorm.weight"), eps), columns(weight, 0, width), Array<T>());
-  const Array<T> h =
-      linear(rms_norm(streams, layer.get<T>("hnorm.weight"), eps), columns(weight, width, width), Array<T>());
-  const Array<T> in = pass.stage(path + "eh_proj", residual_add(stream_expand(e, n), h));
+Var<T> mtp_layer_with_streams(const Pass<T>& pass, const Weights& layer, const Var<T>& embedding, const Var<T>& streams,
+                              const std::string& path) {
+  using G = Graph<T>;
+  using M = Moves<T>;
+  Tape<T>& tape = pass.tape;
+  const std::int64_t n = streams->value.dim(1), width = streams->value.dim(2);
+  const Sublayers<T> sublayers(pass, layer, path);
+  const Var<T> weight = pass.weight(layer, "eh_proj.weight");
+  const Var<T> e = G::linear(tape, sublayers.normed(embedding, "enorm"), M::columns(tape, weight, 2 * width, 0, width));
+  const Var<T> h =
+      G::linear(tape, sublayers.normed(streams, "hnorm"), M::columns(tape, weight, 2 * width, width, width));
+  const Var<T> in = pass.stage(path + "eh_proj", G::residual_add(tape, G::stream_expand(tape, e, n), h));
 
   const Site<T> attention = enter_site(pass, layer, "hc_attn_", in, path + "attention.");
-  Index selected;
-  const Array<T> y = dsa_layer(pass, layer.below("self_attn."),
-                               rms_norm(attention.collapsed, layer.get<T>("input_layernorm.weight"), eps),
-                               path + "dsa.", true, selected);
-  const Array<T> between = mhc_mix(in, y, attention.mapping.h_post, attention.mapping.h_res, Array<T>());
+  const Var<T> between =
+      G::mhc_mix(tape, in, sublayers.attention(attention.collapsed), attention.mapping.h_post, attention.mapping.h_res);
   const Site<T> ffn = enter_site(pass, layer, "hc_ffn_", between, path + "ffn.");
-  const Array<T> m = rms_norm(ffn.collapsed, layer.get<T>("post_attention_layernorm.weight"), eps);
-  const Array<T> out = moe_layer<T>(pass, layer.below("mlp."), m, path, nullptr);
-  ASSAY_CHECK(in.dim(0) == tokens);
-  return pass.stage(path + "streams", mhc_mix(between, out, ffn.mapping.h_post, ffn.mapping.h_res, Array<T>()));
+  const Var<T> out = sublayers.experts(ffn.collapsed, nullptr);
+  return pass.stage(path + "streams", G::mhc_mix(tape, between, out, ffn.mapping.h_post, ffn.mapping.h_res));
 }
 
-#define ASSAY_INSTANTIATE(T)                                                                                         \
-  template Array<T> mtp_layer(const Pass<T>&, const Weights&, const Array<T>&, const Array<T>&, const std::string&); \
-  template Array<T> mtp_layer_with_streams(const Pass<T>&, const Weights&, const Array<T>&, const Array<T>&,         \
-                                           const std::string&);
+#define ASSAY_INSTANTIATE(T)                                                                                   \
+  template Var<T> mtp_layer(const Pass<T>&, const Weights&, const Var<T>&, const Var<T>&, const std::string&); \
+  template Var<T> mtp_layer_with_streams(const Pass<T>&, const Weights&, const Var<T>&, const Var<T>&,         \
+                                         const std::string&);
 ASSAY_FOR_SCALARS(ASSAY_INSTANTIATE)
 #undef ASSAY_INSTANTIATE
 

@@ -18,6 +18,8 @@ class Weights {
   template <class T>
   Array<T> get(const std::string& name) const;
 
+  /// The tensor's full name.
+  std::string full_name(const std::string& name) const { return prefix_ + name; }
   bool has(const std::string& name) const { return checkpoint_.file.has(prefix_ + name); }
   Weights below(const std::string& more) const { return {checkpoint_, prefix_ + more}; }
   const ModelConfig& config() const { return checkpoint_.config; }

@@ -96,9 +96,10 @@ std::vector<double> t77(const std::filesystem::path& folder, const std::vector<d
   });
   Recorder<Ball> recorder;
   const std::vector<Row> token = rows_of(with_ids(ids_row({1})), checkpoint.config);
-  const Pass<Ball> pass{checkpoint.config, token, Conventions{}, recorder};
-  mtp_layer(pass, Weights(checkpoint, kLayer), Array<Ball>({1, 2}, {Ball(1.0), Ball(0.0)}),
-            Array<Ball>({1, 2}, {Ball(0.0), Ball(2.0)}), "mtp.0.");
+  Tape<Ball> tape(false);
+  const Pass<Ball> pass{checkpoint.config, token, Conventions{}, recorder, tape};
+  mtp_layer(pass, Weights(checkpoint, kLayer), tape.constant(Array<Ball>({1, 2}, {Ball(1.0), Ball(0.0)})),
+            tape.constant(Array<Ball>({1, 2}, {Ball(0.0), Ball(2.0)})), "mtp.0.");
   const Array<Ball>& x = recorder.stages.at("mtp.0.eh_proj");
   return {midpoint(x[0]), midpoint(x[1])};
 }
@@ -134,10 +135,12 @@ TEST(MtpWithStreams, runs_with_its_own_connections) {
   const ContextScope scope(precise_context());
   Recorder<Real> recorder;
   const std::vector<Row> tokens = rows_of(with_ids(ids_row(seeded_ids(9, 1))), checkpoint.config);
-  const Pass<Real> pass{checkpoint.config, tokens, Conventions{}, recorder};
+  Tape<Real> tape(false);
+  const Pass<Real> pass{checkpoint.config, tokens, Conventions{}, recorder, tape};
   const Array<Real> embedding = seeded_tokens({9, 8}, 2), streams = seeded_tokens({9, 4, 8}, 3);
   const Weights layer(checkpoint, kLayer);
-  const Array<Real> out = mtp_layer_with_streams(pass, layer, embedding, streams, "mtp.0.");
+  const Array<Real> out =
+      mtp_layer_with_streams(pass, layer, tape.constant(embedding), tape.constant(streams), "mtp.0.")->value;
   EXPECT_EQ(out.shape, (Shape{9, 4, 8}));
   expect_same(recorder.stages.at("mtp.0.streams").data, out.data, "the last stage");
   // in_j = e_proj enorm(e) + h_proj hnorm(stream j), the norm taken per stream.
@@ -152,9 +155,9 @@ TEST(MtpWithStreams, runs_with_its_own_connections) {
     }
   // The connections are those of a trunk site on the same streams.
   Recorder<Real> site;
-  const Pass<Real> site_pass{checkpoint.config, tokens, Conventions{}, site};
+  const Pass<Real> site_pass{checkpoint.config, tokens, Conventions{}, site, tape};
   enter_site(site_pass, Weights(checkpoint, "model.language_model.layers.0."), "hc_attn_",
-             recorder.stages.at("mtp.0.eh_proj"), "site.");
+             tape.constant(recorder.stages.at("mtp.0.eh_proj")), "site.");
   for (const char* stage : {"mhc.h_post", "mhc.h_res", "mhc.aggregate"})
     expect_same(recorder.stages.at(std::string("mtp.0.attention.") + stage).data,
                 site.stages.at(std::string("site.") + stage).data, stage);
@@ -168,8 +171,9 @@ TEST(MtpWithStreams, with_trivial_connections_every_stream_is_the_plain_layer) {
   const Weights layer(checkpoint, kLayer);
 
   Recorder<Real> plain;
-  const Pass<Real> plain_pass{checkpoint.config, tokens, Conventions{}, plain};
-  mtp_layer(plain_pass, layer, embedding, hidden, "mtp.0.");
+  Tape<Real> tape(false);
+  const Pass<Real> plain_pass{checkpoint.config, tokens, Conventions{}, plain, tape};
+  mtp_layer(plain_pass, layer, tape.constant(embedding), tape.constant(hidden), "mtp.0.");
 
   // Post 1, comb the identity, the collapsed vector what the plain layer's sublayer reads.
   const std::vector<Real> x = plain.stages.at("mtp.0.eh_proj").data;
@@ -182,12 +186,13 @@ TEST(MtpWithStreams, with_trivial_connections_every_stream_is_the_plain_layer) {
     if (stage == "mtp.0.attention.mhc.aggregate") value.data = x;
     if (stage == "mtp.0.ffn.mhc.aggregate") value.data = x1;
   });
-  const Pass<Real> forced_pass{checkpoint.config, tokens, Conventions{}, forced};
+  const Pass<Real> forced_pass{checkpoint.config, tokens, Conventions{}, forced, tape};
   Array<Real> streams({9, 4, 8});
   for (std::int64_t t = 0; t < 9; ++t)
     for (std::int64_t j = 0; j < 4; ++j)
       for (std::int64_t c = 0; c < 8; ++c) streams.at(t, j, c) = hidden.at(t, c);
-  const Array<Real> out = mtp_layer_with_streams(forced_pass, layer, embedding, streams, "mtp.0.");
+  const Array<Real> out =
+      mtp_layer_with_streams(forced_pass, layer, tape.constant(embedding), tape.constant(streams), "mtp.0.")->value;
   expect_same(rms_norm(out, layer.get<Real>("shared_head.norm.weight"), 1e-5).data,
               stream_expand(plain.stages.at("mtp.0.norm"), 4).data, "the hidden after shared_head.norm");
 }
