@@ -40,9 +40,19 @@ double norm_of_difference(const std::vector<double>& a, const std::vector<double
   return std::sqrt(sum);
 }
 
-double ensemble_factor() {
-  const boost::math::students_t_distribution<double> t(kEnsemble);
+double ensemble_factor(std::size_t members) {
+  const boost::math::students_t_distribution<double> t(static_cast<double>(members));
   return quantile(t, 1.0 - kDoubt / 2.0) / reference::sampling_magnification();
+}
+
+double widest_radius(const Kept& stage) {
+  double largest = 0.0, widest = 0.0;
+  for (const reference::Ball& ball : stage.truth.values) {
+    if (!std::isfinite(reference::midpoint(ball))) continue;
+    largest = std::max(largest, std::abs(reference::midpoint(ball)));
+    widest = std::max(widest, reference::radius(ball));
+  }
+  return widest == 0.0 ? 0.0 : widest / largest;
 }
 
 Check judge_norm(const Tensor& observed, const Kept& stage, const std::vector<double>& deviations) {
@@ -56,7 +66,7 @@ Check judge_norm(const Tensor& observed, const Kept& stage, const std::vector<do
     stored.push_back(storage_error(observed.dtype(), v));
   }
   check.error = norm_of_difference(observed.reals(), stage.middle);
-  check.limit = ensemble_factor() * root_mean_square(deviations) + norm(stored);
+  check.limit = ensemble_factor(deviations.size()) * root_mean_square(deviations) + norm(stored);
   check.share = check.error == 0.0 ? 0.0 : check.error / check.limit;
   check.verdict = check.share <= 1.0 ? Verdict::kPass : Verdict::kFail;
   check.over_limit = check.verdict == Verdict::kFail ? check.elements : 0;

@@ -1,5 +1,8 @@
 #include "harness/options.h"
 
+#include <set>
+#include <utility>
+
 #include <algorithm>
 #include <string_view>
 
@@ -12,7 +15,10 @@
 namespace assay::harness {
 namespace {
 
-constexpr const char* kInputs = "one of: CASE, --checkpoint DIR with --trace FILE [--names MAP], --vectors FILE";
+constexpr const char* kInputs =
+    "one of: CASE, --checkpoint DIR with --trace FILE [--gradients FILE] [--names MAP], --checkpoint DIR with "
+    "--training "
+    "FILE [--curves FILE] [--names MAP], --vectors FILE";
 
 bool is_plain(char c) {
   const bool alphanumeric = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -34,6 +40,9 @@ std::vector<std::string> to_words(const VerifyOptions& options) {
   };
   add("checkpoint", options.checkpoint, standard.checkpoint);
   add("trace", options.trace, standard.trace);
+  add("gradients", options.gradients, standard.gradients);
+  add("training", options.training, standard.training);
+  add("curves", options.curves, standard.curves);
   add("names", options.names, standard.names);
   add("vectors", options.vectors, standard.vectors);
   add("scalar", options.scalar, standard.scalar);
@@ -88,6 +97,10 @@ void add_verify_options(CLI::App& command, VerifyOptions& options) {
   add_text(command, "case", options.case_file, "a case file", "CASE");
   add_text(command, "--checkpoint", options.checkpoint, "checkpoint folder (config.json and safetensors)", "DIR");
   add_text(command, "--trace", options.trace, "safetensors file with what an implementation computed", "FILE");
+  add_text(command, "--gradients", options.gradients, "safetensors file with the gradients of the trace's loss",
+           "FILE");
+  add_text(command, "--training", options.training, "safetensors file with the record of a training run", "FILE");
+  add_text(command, "--curves", options.curves, "write the reference's curves of the training run", "FILE");
   add_text(command, "--names", options.names, "map from the names of the trace to assay's", "MAP");
   add_text(command, "--vectors", options.vectors, "safetensors file with recorded op calls", "FILE");
   add_precision_options(command, options.scalar, options.bits);
@@ -100,19 +113,28 @@ void add_verify_options(CLI::App& command, VerifyOptions& options) {
 }
 
 void check_verify_options(const VerifyOptions& options) {
-  std::vector<std::string> given;
-  if (!options.case_file.empty()) given.emplace_back("CASE");
-  if (!options.checkpoint.empty()) given.emplace_back("--checkpoint");
-  if (!options.trace.empty()) given.emplace_back("--trace");
-  if (!options.names.empty()) given.emplace_back("--names");
-  if (!options.vectors.empty()) given.emplace_back("--vectors");
-  const bool pair = !options.checkpoint.empty() && !options.trace.empty();
-  const std::size_t fits = !options.case_file.empty() || !options.vectors.empty() ? 1
-                           : pair                                                 ? (options.names.empty() ? 2 : 3)
-                                                                                  : 0;
+  const std::vector<std::pair<const char*, bool>> inputs = {
+      {"CASE", !options.case_file.empty()},      {"--checkpoint", !options.checkpoint.empty()},
+      {"--trace", !options.trace.empty()},       {"--gradients", !options.gradients.empty()},
+      {"--training", !options.training.empty()}, {"--curves", !options.curves.empty()},
+      {"--names", !options.names.empty()},       {"--vectors", !options.vectors.empty()},
+  };
+  std::set<std::string> given;
+  for (const auto& [name, present] : inputs)
+    if (present) given.insert(name);
   if (given.empty()) throw InputError("verify", "nothing to judge", std::string(kInputs) + " is needed");
-  if (given.size() != fits) {
-    throw InputError("verify", fmt::format("{} given", fmt::join(given, " and ")), std::string(kInputs) + " is needed");
+  std::set<std::string> needed = given;
+  needed.erase("--names");
+  needed.erase("--curves");
+  const bool from_checkpoint = needed == std::set<std::string>{"--checkpoint", "--trace"} ||
+                               needed == std::set<std::string>{"--checkpoint", "--gradients", "--trace"} ||
+                               needed == std::set<std::string>{"--checkpoint", "--training"};
+  const bool alone = given == std::set<std::string>{"CASE"} || given == std::set<std::string>{"--vectors"};
+  if (!alone && (!from_checkpoint || (given.count("--curves") && !given.count("--training")))) {
+    std::vector<std::string> words;
+    for (const auto& [name, present] : inputs)
+      if (present) words.emplace_back(name);
+    throw InputError("verify", fmt::format("{} given", fmt::join(words, " and ")), std::string(kInputs) + " is needed");
   }
   if (!options.json.empty() && options.json == options.junit) {
     throw InputError("verify", "--json and --junit name the same file", "two different files are needed");

@@ -16,15 +16,17 @@ inline constexpr int kLeastBits = 53;
 inline constexpr int kMostBits = 65536;
 inline constexpr int kMostJobs = 1024;
 
-/// What to judge is one of: a case file; a checkpoint and a trace, with a name map if its names are not assay's; a
-/// vector file.
+/// What to judge is one of: a case file; a checkpoint and a trace, with its gradients if there are any; a checkpoint
+/// and the record of a training run; a vector file. A name map is needed if the names are not those of
+/// cases/names/transformers.json.
 struct VerifyOptions {
-  std::string case_file, checkpoint, trace, vectors, names;
+  std::string case_file, checkpoint, trace, gradients, training, vectors, names;
+  std::string curves;           ///< with training: file for the reference's curves, in the layout of golden files
   std::string scalar = "ball";  ///< double | real | ball
-  int bits = 128;                 ///< working precision of real and ball
-  int jobs = 0;                   ///< threads; 0: as many as the machine has
-  std::string filter = "*";       ///< GLOB of stage names
-  std::string json, junit;        ///< files to write; empty: kDefaultJson, kDefaultJunit
+  int bits = 128;               ///< working precision of real and ball
+  int jobs = 0;                 ///< threads; 0: as many as the machine has
+  std::string filter = "*";     ///< GLOB of stage names
+  std::string json, junit;      ///< files to write; empty: kDefaultJson, kDefaultJunit
 
   bool operator==(const VerifyOptions&) const = default;
 };

@@ -52,12 +52,14 @@ class Program {
     add_eval();
     add_list();
     add_inspect();
+    add_prove();
   }
 
   int run(const std::vector<std::string>& words) {
     try {
       check_command(app_, words, 0);
       if (!words.empty() && words.front() == "inspect") check_command(*inspect_, words, 1);
+      if (!words.empty() && words.front() == "prove") check_command(*prove_, words, 1);
       parse_words(app_, words);
     } catch (const CLI::CallForHelp&) {
       print(app_.help());
@@ -72,6 +74,7 @@ class Program {
     }
     if (eval_->parsed()) return run_eval(eval_options_);
     if (list_->parsed()) return run_list(list_options_);
+    if (prove_->parsed()) return run_prove_gradients(prove_options_);
     ASSAY_CHECK(inspect_->parsed());
     return run_inspect_checkpoint(inspect_options_);
   }
@@ -146,15 +149,36 @@ class Program {
     inspect_->footer("example: assay inspect checkpoint GLM-5.3-Flash");
   }
 
+  void add_prove() {
+    prove_ = app_.add_subcommand("prove", "prove the reference itself");
+    prove_->require_subcommand(1);
+    CLI::App* gradients = prove_->add_subcommand("gradients", "every backward against central differences");
+    gradients->add_option("what", prove_options_.what, "an op or a case file (default: all ops)")->type_name("OP|CASE");
+    gradients->add_option("--inputs", prove_options_.inputs, "inputs of the op proofs")->type_name("FILE");
+    gradients->add_option("--bits", prove_options_.bits, "precision of the gradients")
+        ->type_name("N")
+        ->check(CLI::Range(128, kMostBits));
+    gradients->add_option("--seed", prove_options_.seed, "seed of inputs, cotangents and directions")->type_name("N");
+    gradients->add_option("--jobs", prove_options_.jobs, "threads; 0: as many as the machine has")
+        ->type_name("N")
+        ->check(CLI::Range(0, kMostJobs));
+    gradients->add_option("--filter", prove_options_.filter, "only ops or parameters whose name fits")
+        ->type_name("GLOB");
+    gradients->footer("example: assay prove gradients delta_rule");
+    prove_->footer("example: assay prove gradients delta_rule");
+  }
+
   CLI::App app_{"assay: tells whether an implementation of GLM-5.3-Flash computes the right numbers", "assay"};
   CLI::App* verify_ = nullptr;
   CLI::App* eval_ = nullptr;
   CLI::App* list_ = nullptr;
   CLI::App* inspect_ = nullptr;
+  CLI::App* prove_ = nullptr;
   VerifyOptions verify_options_;
   EvalOptions eval_options_;
   ListOptions list_options_;
   InspectOptions inspect_options_;
+  ProveOptions prove_options_;
 };
 
 }  // namespace

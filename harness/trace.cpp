@@ -81,7 +81,7 @@ NameMap read_map(const std::filesystem::path& file) {
   }
   NameMap map;
   for (const auto& [key, value] : root.items()) {
-    if (key == "assay_names" || key == "title") continue;
+    if (key == "assay_names" || key == "title" || key == "gradients") continue;  // gradients: harness/gradients.cpp
     if (key == "judged" && value.is_string()) {
       map.judged = value;
     } else if (key == "conventions" && value.is_object()) {
@@ -104,7 +104,7 @@ NameMap read_map(const std::filesystem::path& file) {
       for (std::size_t i = 0; i < value.size(); ++i) map.stages.push_back(read_rule(file, value[i], i));
     } else {
       bad_field(file, key, "unknown or of the wrong type",
-                "assay_names, title, conventions, inputs, judged and stages are allowed");
+                "assay_names, title, conventions, inputs, judged, stages and gradients are allowed");
     }
   }
   return map;

@@ -127,6 +127,20 @@ class Reader {
     return result;
   }
 
+  Tensor concatenated(const json& names) const {
+    std::vector<double> values;
+    const DType dtype = tensor(names.at(0)).dtype();
+    for (const json& entry : names) {
+      const Tensor& part = tensor(entry);
+      if (part.dtype() != dtype)
+        fail("concat of " + entry.get<std::string>(), std::string(name_of(part.dtype())),
+             "the dtype of the first, " + std::string(name_of(dtype)));
+      const std::vector<double> reals = part.reals();
+      values.insert(values.end(), reals.begin(), reals.end());
+    }
+    return Tensor::from_reals(dtype, {static_cast<std::int64_t>(values.size())}, values);
+  }
+
  private:
   json mapped(const json& expression) const {
     const json key = value(expression.at("map"));
@@ -190,20 +204,6 @@ class Reader {
     return result;
   }
 
-  Tensor concatenated(const json& names) const {
-    std::vector<double> values;
-    const DType dtype = tensor(names.at(0)).dtype();
-    for (const json& entry : names) {
-      const Tensor& part = tensor(entry);
-      if (part.dtype() != dtype)
-        fail("concat of " + entry.get<std::string>(), std::string(name_of(part.dtype())),
-             "the dtype of the first, " + std::string(name_of(dtype)));
-      const std::vector<double> reals = part.reals();
-      values.insert(values.end(), reals.begin(), reals.end());
-    }
-    return Tensor::from_reals(dtype, {static_cast<std::int64_t>(values.size())}, values);
-  }
-
   const std::filesystem::path& file_;
   const VectorCase& case_;
 };
@@ -253,12 +253,18 @@ VectorCall make(const Reader& reader, const json& rule, const VectorCase& vector
   for (const auto& [output, bound] : outputs.items()) {
     const json targets = bound.is_array() ? bound : json::array({bound});
     for (const json& target : targets) {
-      const std::string recorded = reader.name(target.is_string() ? target : target.at("tensor"));
-      if (!reader.has(recorded)) continue;
-      claimed.insert(recorded);
-      const Tensor& tensor = reader.tensor(recorded);
+      std::vector<std::string> names;
+      if (target.is_object() && target.contains("concat")) {
+        for (const json& part : target.at("concat")) names.push_back(reader.name(part));
+      } else {
+        names.push_back(reader.name(target.is_string() ? target : target.at("tensor")));
+      }
+      if (!std::all_of(names.begin(), names.end(), [&](const std::string& name) { return reader.has(name); })) continue;
+      claimed.insert(names.begin(), names.end());
+      Tensor tensor = names.size() == 1 ? reader.tensor(names.front()) : reader.concatenated(names);
+      if (target.is_object()) tensor = reader.laid_out(std::move(tensor), target);
       made.outputs.push_back(
-          {output, vector_case.name + "." + recorded, target.is_string() ? tensor : reader.laid_out(tensor, target)});
+          {output, fmt::format("{}.{}", vector_case.name, fmt::join(names, "+")), std::move(tensor)});
     }
   }
   return made;
@@ -326,9 +332,11 @@ std::vector<VectorCall> VectorMap::calls(const VectorCase& vector_case, std::vec
     throw InputError(
         fmt::format("{}: group {}, case {}: {}", file_.string(), vector_case.group, vector_case.name, message));
   }
-  for (const auto& [name, tensor] : vector_case.tensors)
-    if (name.rfind("out.", 0) == 0 && !claimed.count(name) && !group.value("ignored", json::object()).contains(name))
-      unclaimed.push_back(name);
+  const json ignored = group.value("ignored", json::object());
+  for (const auto& [name, tensor] : vector_case.tensors) {
+    const bool is_output = name.rfind("out.", 0) == 0 || name.rfind("grad.", 0) == 0;
+    if (is_output && !claimed.count(name) && !ignored.contains(name)) unclaimed.push_back(name);
+  }
   return made;
 }
 

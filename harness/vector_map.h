@@ -7,7 +7,9 @@
 //   "inputs": {operand: binding},
 //   "outputs": {output: tensor name, binding, or a list of them} or, for an op that decides, "choice": {"ids": tensor
 //   name}: ids are
-//             compared as sets per row, exact ties excused. Tensors that the case lacks are passed over.
+//             compared as sets per row, exact ties excused. Tensors that the case lacks are passed over. A binding may
+//             be a concat: recorded parts that are one output of the op. Gradients (grad.*) are the outputs "d_x" of
+//             backward ops (cases/ops/backward.h).
 //   "needs": [tensor names], "when": expression   the call is made only if the case has them all, and if this is true
 //   "repeat": [{"variable": v, "count": expression or factors} or {"variable": v, "in": expression of a list}]
 //             the call is made for every value; {v} in names and "$v" in expressions stand for it
@@ -60,7 +62,8 @@ class VectorMap {
  public:
   static VectorMap read(const std::filesystem::path& file);
   bool knows(const std::string& group) const;
-  /// The calls of a case. `unclaimed` receives the case's outputs that no call claims and no "ignored" entry explains.
+  /// The calls of a case. `unclaimed` receives the case's outputs and gradients that no call claims and no "ignored"
+  /// entry explains.
   std::vector<VectorCall> calls(const VectorCase& vector_case, std::vector<std::string>& unclaimed) const;
 
  private:

@@ -29,6 +29,10 @@ struct VerifySettings {
 /// tie.
 std::vector<Check> verify_trace(const Checkpoint& checkpoint, const Trace& trace, VerifySettings& settings);
 
+/// The formats an implementation used, from what it recorded: activations in the coarsest real dtype, sums in F32 or
+/// better.
+reference::RoundingModel rounding_of(const Trace& trace);
+
 /// How sure the reference was, one clause for the last line.
 std::string certainty_of(const std::vector<Check>& checks, const VerifySettings& settings);
 

@@ -224,23 +224,6 @@ class FreeSample : public Observer<Sampled> {
   const std::map<std::string, Index>& choices_;
 };
 
-/// The formats an implementation used, from what it recorded: activations in the coarsest real dtype, sums in F32 or
-/// better.
-reference::RoundingModel rounding_of(const Trace& trace) {
-  double coarsest = 0x1p-53;
-  for (const auto& [stage, records] : trace.stages)
-    for (const Recorded& recorded : records)
-      if (is_real(recorded.tensor.dtype()) && recorded.tensor.dtype() != DType::kF64)
-        coarsest = std::max(coarsest, format_of(recorded.tensor.dtype())->unit_roundoff);
-  reference::RoundingModel model;
-  if (coarsest > 0x1p-53) {
-    model.compute = fp32().unit_roundoff;
-    model.tiny = 0x1p-126;
-  }
-  model.activation = coarsest;
-  return model;
-}
-
 /// All passes over one trace in one scalar.
 template <class T>
 class Verification {
@@ -286,13 +269,7 @@ class Verification {
   bool certified_enough(const FreePass<T>& free) const {
     const double goal = std::exp2(-2.0 / 3.0 * settings_.bits);
     for (const auto& [stage, reference] : free.stages) {
-      double largest = 0.0, widest = 0.0;
-      for (const Ball& ball : reference.truth.values) {
-        if (!std::isfinite(reference::midpoint(ball))) continue;
-        largest = std::max(largest, std::abs(reference::midpoint(ball)));
-        widest = std::max(widest, reference::radius(ball));
-      }
-      if (!(widest <= goal * largest)) return false;
+      if (!(widest_radius(reference) <= goal)) return false;
     }
     return true;
   }
@@ -411,6 +388,23 @@ std::vector<Check> verify_in(const Checkpoint& checkpoint, const Trace& trace, V
 }
 
 }  // namespace
+
+/// The formats an implementation used, from what it recorded: activations in the coarsest real dtype, sums in F32 or
+/// better.
+reference::RoundingModel rounding_of(const Trace& trace) {
+  double coarsest = 0x1p-53;
+  for (const auto& [stage, records] : trace.stages)
+    for (const Recorded& recorded : records)
+      if (is_real(recorded.tensor.dtype()) && recorded.tensor.dtype() != DType::kF64)
+        coarsest = std::max(coarsest, format_of(recorded.tensor.dtype())->unit_roundoff);
+  reference::RoundingModel model;
+  if (coarsest > 0x1p-53) {
+    model.compute = fp32().unit_roundoff;
+    model.tiny = 0x1p-126;
+  }
+  model.activation = coarsest;
+  return model;
+}
 
 std::vector<Check> verify_trace(const Checkpoint& checkpoint, const Trace& trace, VerifySettings& settings) {
   std::vector<Check> checks;

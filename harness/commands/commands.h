@@ -33,6 +33,17 @@ struct InspectOptions {
   bool tensors = false;  ///< every tensor, not only the totals
 };
 
+struct ProveOptions {
+  std::string what;    ///< an op, a case file, or nothing: all ops of the proof file
+  std::string inputs;  ///< proof file; empty: cases/proofs.json
+  int bits = 256;
+  int seed = 1;
+  int jobs = 0;
+  std::string filter = "*";
+};
+
+/// Compares backwards with central differences of their forwards; 1 if one deviates.
+int run_prove_gradients(const ProveOptions& options);
 /// Judges an implementation (design section 7); 1 if a verdict is FAIL, MISTRUSTED or ERROR.
 int run_verify(const VerifyOptions& options);
 /// Evaluates one op on inputs from a JSON file and prints its outputs as JSON.

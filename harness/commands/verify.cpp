@@ -11,10 +11,12 @@
 #include "cases/error.h"
 #include "harness/commands/commands.h"
 #include "harness/glob.h"
+#include "harness/gradients.h"
 #include "harness/junit.h"
 #include "harness/progress.h"
 #include "harness/result_json.h"
 #include "harness/table.h"
+#include "harness/training.h"
 #include "harness/vectors.h"
 #include "harness/verify.h"
 #include "reference/parallel.h"
@@ -64,17 +66,37 @@ Check skipped(const std::string& stage, const Recorded& recorded) {
 }
 
 std::vector<Check> judge_trace(const std::filesystem::path& folder, const std::filesystem::path& trace_file,
-                               const std::filesystem::path& names, VerifySettings& settings) {
+                               const std::filesystem::path& gradients, const std::filesystem::path& names,
+                               VerifySettings& settings) {
   const Checkpoint checkpoint = open_checkpoint(folder);
   need_complete(checkpoint);
   const Trace trace = read_trace(trace_file, names, checkpoint.config);
   const auto wanted = [&](const auto& stage) { return glob_match(settings.filter, stage.first); };
-  if (std::none_of(trace.stages.begin(), trace.stages.end(), wanted)) return {};
-  std::vector<Check> checks = verify_trace(checkpoint, trace, settings);
+  std::vector<Check> checks;
+  const bool any = std::any_of(trace.stages.begin(), trace.stages.end(), wanted);
+  if (any) checks = verify_trace(checkpoint, trace, settings);
+  if (!gradients.empty()) {
+    const std::vector<Check> more =
+        verify_gradients(checkpoint, trace, gradients, read_gradient_names(names, checkpoint), settings);
+    checks.insert(checks.end(), more.begin(), more.end());
+  }
+  if (!any) return checks;
   std::set<std::string> judged;
   for (const Check& check : checks) judged.insert(check.stage);
   for (const auto& stage : trace.stages)
     if (wanted(stage) && !judged.count(stage.first)) checks.push_back(skipped(stage.first, stage.second.front()));
+  return checks;
+}
+
+std::vector<Check> judge_training(const VerifyOptions& options, const std::filesystem::path& names,
+                                  const VerifySettings& settings) {
+  const Checkpoint checkpoint = open_checkpoint(options.checkpoint);
+  need_complete(checkpoint);
+  if (!options.curves.empty()) need_writable(options.curves);
+  Curves curves;
+  std::vector<Check> checks = verify_training(checkpoint, read_training_record(options.training),
+                                              read_gradient_names(names, checkpoint), settings, curves);
+  if (!options.curves.empty()) write_file_atomically(options.curves, to_golden(curves));
   return checks;
 }
 
@@ -111,11 +133,18 @@ int run_verify(const VerifyOptions& options) {
     } else if (!options.case_file.empty()) {
       const CaseFile given = read_case_file(options.case_file);
       report.title = given.name;
-      report.checks = judge_trace(given.checkpoint, given.trace, given.names, settings);
+      report.checks = judge_trace(given.checkpoint, given.trace, {}, given.names, settings);
     } else {
-      report.title = std::filesystem::path(options.trace).stem().string();
       const std::filesystem::path names = options.names.empty() ? kDefaultNames : std::filesystem::path(options.names);
-      report.checks = judge_trace(options.checkpoint, options.trace, names, settings);
+      if (!options.training.empty()) {
+        report.title = std::filesystem::path(options.training).stem().string();
+        report.scalar = "double";  // the records are runs in double, and so is the reference's
+        settings.scalar = ScalarKind::kDouble;
+        report.checks = judge_training(options, names, settings);
+      } else {
+        report.title = std::filesystem::path(options.trace).stem().string();
+        report.checks = judge_trace(options.checkpoint, options.trace, options.gradients, names, settings);
+      }
     }
   }
   if (report.checks.empty()) {

@@ -214,7 +214,7 @@ TEST_P(TraceMap, wrong_field_is_named) {
 INSTANTIATE_TEST_SUITE_P(
     Fields, TraceMap,
     testing::Values(
-        WrongField{"/stagse", json::array(), {"field stagse", "unknown", "stages are allowed"}},
+        WrongField{"/stagse", json::array(), {"field stagse", "unknown", "stages and gradients are allowed"}},
         WrongField{"/judged", 1, {"field judged", "wrong type"}},
         WrongField{"/stages", json::object(), {"field stages", "wrong type"}},
         WrongField{"/conventions", true, {"field conventions"}},

@@ -277,10 +277,25 @@ TEST_F(VectorMapTest, outputs_may_be_bindings_and_lists) {
 }
 
 TEST_F(VectorMapTest, outputs_that_no_call_claims_are_listed_unless_ignored) {
-  tensors["out.a"] = tensors["out.b"] = tensors["grad.x"] = counting({1});
+  tensors["out.a"] = tensors["out.b"] = tensors["grad.x"] = tensors["in64.x"] = counting({1});
   ignored = {{"out.b", "a scratch buffer"}};
   calls();
-  EXPECT_EQ(unclaimed, std::vector<std::string>{"out.a"});
+  EXPECT_EQ(unclaimed, (std::vector<std::string>{"grad.x", "out.a"}));
+}
+
+TEST_F(VectorMapTest, recorded_parts_of_one_output_are_joined) {
+  tensors["grad.a"] = counting({2});
+  tensors["grad.b"] = counting({1});
+  rule["outputs"]["y"] = {{{"concat", {"grad.a", "grad.b"}}, {"shape", {1, 3}}}, "out.y"};
+  const VectorCall made = call();
+  ASSERT_EQ(made.outputs.size(), 2u);
+  EXPECT_EQ(made.outputs[0].recorded, "g.c.grad.a+grad.b");
+  EXPECT_EQ(made.outputs[0].tensor.shape(), (Shape{1, 3}));
+  EXPECT_EQ(made.outputs[0].tensor.reals(), (std::vector<double>{0, 1, 0}));
+  EXPECT_TRUE(unclaimed.empty());
+  tensors.erase("grad.b");
+  EXPECT_EQ(call().outputs.size(), 1u);
+  EXPECT_EQ(unclaimed, std::vector<std::string>{"grad.a"});
 }
 
 TEST_F(VectorMapTest, choice_and_report_are_handed_on) {

@@ -28,6 +28,8 @@ Tensor integers(const Shape& shape, const std::vector<std::int64_t>& values) {
 const char* const kMap = R"({"assay_vectors": 1, "groups": {
   "linear": {"calls": [{"op": "linear", "attributes": {}, "inputs": {"x": "in.x", "weight": "in.w"},
                         "outputs": {"y": "out.y"}}]},
+  "gradient": {"calls": [{"op": "linear.backward", "inputs": {"x": "in.x", "weight": "in.w", "d_y": "in.cotangent"},
+                          "outputs": {"d_x": "grad.x", "d_weight": "grad.w"}}]},
   "reported": {"calls": [{"op": "linear", "attributes": {}, "inputs": {"x": "in.x", "weight": "in.w"},
                           "outputs": {"y": "out.y"}, "report": "no contract yet"}]},
   "order": {"calls": [{"op": "cp_packed_order", "attributes": {"cp_size": 1, "rank": 0},
@@ -117,6 +119,24 @@ TEST_F(Vectors, a_wrong_value_fails_at_its_output_only) {
   EXPECT_NE(checks[1].reason.find("element [0, 1]"), std::string::npos) << checks[1].reason;
 }
 
+TEST_F(Vectors, gradients_are_judged_like_outputs) {
+  cases["gradient.a"] = json::object();
+  tensors["gradient.a.in.x"] = reals({1, 2}, {3.0, 4.0});
+  tensors["gradient.a.in.w"] = reals({2, 2}, {1.0, 0.5, -1.0, 0.25});
+  tensors["gradient.a.in.cotangent"] = reals({1, 2}, {1.0, 2.0});
+  tensors["gradient.a.grad.x"] = reals({1, 2}, {-1.0, 1.0});
+  tensors["gradient.a.grad.w"] = reals({2, 2}, {3.0, 4.0, 6.0, 8.0});
+  for (const Check& check : judge()) EXPECT_EQ(check.verdict, Verdict::kPass) << check.reason;
+  tensors["gradient.a.grad.x"] = reals({1, 2}, {-1.0, 1.0 + 0x1p-18});
+  tensors["gradient.a.grad.z"] = reals({1}, {1.0});
+  const std::vector<Check> checks = judge();
+  ASSERT_EQ(checks.size(), 3u);
+  const std::map<std::string, Verdict> expected{{"gradient.a.grad.w", Verdict::kPass},
+                                                {"gradient.a.grad.x", Verdict::kFail},
+                                                {"gradient.a.grad.z", Verdict::kSkipped}};
+  for (const Check& check : checks) EXPECT_EQ(check.verdict, expected.at(check.stage)) << check.stage;
+}
+
 TEST_F(Vectors, filter_chooses_cases_by_name) {
   add_linear("linear.a");
   add_linear("linear.b");
@@ -163,6 +183,18 @@ TEST_F(Vectors, zeros_that_should_be_zeros_pass) {
   tensors["linear.a.in.x"] = tensors["linear.a.out.y"] = reals({1, 2}, {0.0, 0.0});
   EXPECT_EQ(only().verdict, Verdict::kPass);
   tensors["linear.a.out.y"] = reals({1, 2}, {0.0, 1e-3});
+  EXPECT_EQ(only().verdict, Verdict::kFail);
+}
+
+TEST_F(Vectors, zeros_for_values_that_f32_may_flush_pass) {
+  cases["linear.a"] = json::object();
+  tensors["linear.a.in.x"] = reals({1, 1}, {0x1p-100});
+  tensors["linear.a.in.w"] = reals({1, 1}, {0x1p-30});
+  tensors["linear.a.out.y"] = reals({1, 1}, {0.0});
+  const Check check = only();
+  EXPECT_EQ(check.verdict, Verdict::kPass);
+  EXPECT_NE(check.reason.find("zeros are right"), std::string::npos) << check.reason;
+  tensors["linear.a.out.y"] = reals({1, 1}, {0x1p-120});
   EXPECT_EQ(only().verdict, Verdict::kFail);
 }
 
