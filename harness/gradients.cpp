@@ -11,6 +11,7 @@
 #include "harness/ensemble.h"
 #include "harness/glob.h"
 #include "harness/ties.h"
+#include "harness/variables.h"
 #include "reference/decide.h"
 
 namespace assay::harness {
@@ -25,12 +26,6 @@ using reference::Decision;
 using reference::Index;
 using reference::Real;
 using reference::Sampled;
-
-std::string replaced(std::string text, const std::string& word, std::int64_t value) {
-  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word))
-    text.replace(at, word.size(), std::to_string(value));
-  return text;
-}
 
 /// Follows the records where they resolve exact ties in another legal way, and keeps what was chosen.
 template <class T>
@@ -215,10 +210,10 @@ GradientNames read_gradient_names(const std::filesystem::path& map_file, const C
       const bool per_expert = rule.value("per_expert", false);
       for (std::int64_t layer = 0; layer < checkpoint.config.num_hidden_layers; ++layer) {
         GradientNames::Group group;
-        group.recorded = replaced(rule.at("recorded").get<std::string>(), "{layer}", layer);
+        group.recorded = replaced(rule.at("recorded").get<std::string>(), "layer", layer);
         for (std::int64_t e = 0; e < (per_expert ? checkpoint.config.n_routed_experts : 1); ++e)
           for (const json& tensor : rule.at("tensors")) {
-            const std::string name = replaced(replaced(tensor.get<std::string>(), "{layer}", layer), "{expert}", e);
+            const std::string name = replaced(replaced(tensor.get<std::string>(), "layer", layer), "expert", e);
             if (checkpoint.file.has(name)) group.tensors.push_back(name);
           }
         for (const std::string& name : group.tensors) claimed[name] = group.recorded;

@@ -68,14 +68,6 @@ bool repeats(const Index& ids, std::int64_t row, const std::set<std::int64_t>& s
          static_cast<std::int64_t>(set.size());
 }
 
-/// The non-negative ids of one row.
-std::set<std::int64_t> row_set(const Index& ids, std::int64_t row) {
-  std::set<std::int64_t> set;
-  for (std::int64_t j = 0; j < ids.dim(1); ++j)
-    if (ids.at(row, j) >= 0) set.insert(ids.at(row, j));
-  return set;
-}
-
 /// The candidate a chosen id stands for: its pool, or the expert itself; -1 for a token of the tail or of no pool.
 template <class T>
 std::int64_t candidate_of(const Decision<T>& decision, std::int64_t row, std::int64_t id) {
@@ -120,6 +112,13 @@ bool explained_by_margin(const Decision<T>& decision, const std::vector<double>&
 }
 
 }  // namespace
+
+std::set<std::int64_t> row_set(const Index& ids, std::int64_t row) {
+  std::set<std::int64_t> set;
+  for (std::int64_t j = 0; j < ids.dim(1); ++j)
+    if (ids.at(row, j) >= 0) set.insert(ids.at(row, j));
+  return set;
+}
 
 template <class T>
 Truth truth_of(const reference::Array<T>& values) {

@@ -4,6 +4,7 @@
 // truth is the same infinity; +0 equals -0; subnormals are compared like any other value.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct Truth {
 };
 template <class T>
 Truth truth_of(const reference::Array<T>& values);
+
+/// The non-negative ids of one row: choices are compared as sets.
+std::set<std::int64_t> row_set(const reference::Index& ids, std::int64_t row);
 
 /// What storing `value` in a dtype may cost: half a unit in the last place, or half the smallest subnormal.
 double storage_error(DType dtype, double value);

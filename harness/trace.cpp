@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cases/error.h"
+#include "harness/variables.h"
 
 namespace assay::harness {
 namespace {
@@ -108,13 +109,6 @@ NameMap read_map(const std::filesystem::path& file) {
     }
   }
   return map;
-}
-
-std::string replaced(std::string text, const std::string& variable, std::int64_t value) {
-  const std::string word = "{" + variable + "}";
-  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at))
-    text.replace(at, word.size(), std::to_string(value));
-  return text;
 }
 
 std::string for_layer(const std::string& text, std::int64_t layer) {

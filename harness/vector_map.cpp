@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "cases/error.h"
+#include "harness/variables.h"
 
 namespace assay::harness {
 namespace {
@@ -28,11 +29,7 @@ class Reader {
   }
 
   std::string name(std::string text) const {
-    for (const auto& [variable, value] : variables) {
-      const std::string word = "{" + variable + "}";
-      for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word))
-        text.replace(at, word.size(), std::to_string(value));
-    }
+    for (const auto& [variable, value] : variables) text = replaced(std::move(text), variable, value);
     return text;
   }
 

@@ -190,14 +190,6 @@ class FreePass : public Observer<T> {
   const VerifySettings& settings_;
 };
 
-/// The non-negative ids of one row.
-std::set<std::int64_t> row_set(const Index& ids, std::int64_t row) {
-  const auto begin = ids.data.begin() + row * ids.dim(1);
-  std::set<std::int64_t> set(begin, begin + ids.dim(1));
-  set.erase(-1);
-  return set;
-}
-
 /// One member of the ensemble: every choice as in the free pass, rows that it would have chosen otherwise counted.
 class FreeSample : public Observer<Sampled> {
  public:

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "reference/ops/delta_rule.h"
+#include "reference/ops/unit_lower.h"
 #include "reference/parallel.h"
 
 namespace assay::reference {
@@ -34,18 +35,6 @@ struct Chunk {
     return result;
   }
 };
-
-/// (I + A)^-1 for A strictly lower: row i is e_i - sum_{m<i} A[i][m] row m.
-template <class T>
-Array<T> inverse_of_unit_lower(const Array<T>& A) {
-  const std::int64_t n = A.dim(0);
-  Array<T> M({n, n});
-  for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t j = 0; j < i; ++j) M.at(i, j) = -dot(A.row(i, n) + j, 1, M.row(j, n) + j, n, i - j);
-    M.at(i, i) = T(1.0);
-  }
-  return M;
-}
 
 /// Writes the chunk's outputs o [length, V] (not yet rounded) and replaces the state S [K, V].
 template <class T>

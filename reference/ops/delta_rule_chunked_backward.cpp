@@ -19,6 +19,7 @@
 #include "reference/linear_algebra.h"
 #include "reference/ops/cotangent.h"
 #include "reference/ops/delta_rule_backward.h"
+#include "reference/ops/unit_lower.h"
 #include "reference/parallel.h"
 
 namespace assay::reference {
@@ -71,18 +72,6 @@ Array<T> scaled_rows(const std::vector<T>& factors, const Array<T>& x) {
   Array<T> y(x.shape);
   for (std::int64_t i = 0; i < x.size(); ++i) y[i] = factors[static_cast<std::size_t>(i / x.dim(1))] * x[i];
   return y;
-}
-
-/// (I + A)^-1 for A strictly lower, by forward substitution.
-template <class T>
-Array<T> inverse_of_unit_lower(const Array<T>& A) {
-  const std::int64_t n = A.dim(0);
-  Array<T> M({n, n});
-  for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t j = 0; j < i; ++j) M.at(i, j) = -dot(A.row(i, n) + j, 1, M.row(j, n) + j, n, i - j);
-    M.at(i, i) = T(1.0);
-  }
-  return M;
 }
 
 /// One value head of one chunk; matrices are [tokens of the chunk, width].
