@@ -129,7 +129,7 @@ template <class T>
 std::vector<Check> verify_in(const Checkpoint& checkpoint, const Trace& trace, const TensorFile& file,
                              const GradientNames& names, VerifySettings& settings) {
   Context wanted = reference::context();
-  wanted.rounding = rounding_of(trace);
+  wanted.rounding = rounding_of(settings, trace);
   const double goal = std::exp2(-2.0 / 3.0 * settings.bits);
   wanted.bits = settings.bits;
   Expected<T> expected;

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include "cases/contract.h"
 #include "cases/error.h"
 
 namespace assay::harness {
@@ -51,6 +52,8 @@ std::vector<std::string> to_words(const VerifyOptions& options) {
   add("filter", options.filter, standard.filter);
   add("json", options.json, standard.json);
   add("junit", options.junit, standard.junit);
+  add("profile", options.rounding.profile, standard.rounding.profile);
+  for (const std::string& flag : options.rounding.flags) words.push_back("--flag=" + flag);
   if (!options.case_file.empty()) {
     // Behind "--" nothing is taken for an option, whatever it is called.
     if (options.case_file.find_first_of("-+") == 0) words.emplace_back("--");
@@ -93,6 +96,26 @@ void add_precision_options(CLI::App& command, std::string& scalar, int& bits) {
       ->check(CLI::Range(kLeastBits, kMostBits));
 }
 
+void add_contract_options(CLI::App& command, ContractOptions& options) {
+  command.add_option("--profile", options.profile, "rounding contract: megatron, hf or serving")
+      ->type_name("NAME")
+      ->check([](const std::string& word) {
+        const std::vector<std::string>& known = contract_profiles();
+        if (std::find(known.begin(), known.end(), word) != known.end()) return std::string();
+        return fmt::format("'{}'; allowed: {}", word, fmt::join(known, ", "));
+      });
+  command.add_option("--flag", options.flags, "a switch in place of GLM-5.3-Flash's value (see: assay list flags)")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
+}
+
+Flags flags_of(const ContractOptions& options) {
+  Flags flags = Flags::glm();
+  for (const std::string& assignment : options.flags) flags.set(assignment);
+  flags.check();
+  return flags;
+}
+
 void add_verify_options(CLI::App& command, VerifyOptions& options) {
   add_text(command, "case", options.case_file, "a case file", "CASE");
   add_text(command, "--checkpoint", options.checkpoint, "checkpoint folder (config.json and safetensors)", "DIR");
@@ -109,6 +132,7 @@ void add_verify_options(CLI::App& command, VerifyOptions& options) {
       ->check(CLI::Range(0, kMostJobs));
   add_text(command, "--filter", options.filter, "judge only stages whose name fits", "GLOB");
   add_text(command, "--json", options.json, fmt::format("result file (default: {})", kDefaultJson), "FILE");
+  add_contract_options(command, options.rounding);
   add_text(command, "--junit", options.junit, fmt::format("JUnit XML file (default: {})", kDefaultJunit), "FILE");
 }
 
@@ -136,6 +160,9 @@ void check_verify_options(const VerifyOptions& options) {
       if (present) words.emplace_back(name);
     throw InputError("verify", fmt::format("{} given", fmt::join(words, " and ")), std::string(kInputs) + " is needed");
   }
+  if (options.rounding.profile.empty() && !options.rounding.flags.empty())
+    throw InputError("verify", "--flag without --profile", "a flag changes the contract of a profile");
+  flags_of(options.rounding);
   if (!options.json.empty() && options.json == options.junit) {
     throw InputError("verify", "--json and --junit name the same file", "two different files are needed");
   }

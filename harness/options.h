@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cases/flags.h"
+
 namespace CLI {
 class App;
 }
@@ -16,6 +18,14 @@ inline constexpr int kLeastBits = 53;
 inline constexpr int kMostBits = 65536;
 inline constexpr int kMostJobs = 1024;
 
+/// Which rounding contract an implementation is held to (cases/contract.h).
+struct ContractOptions {
+  std::string profile;             ///< megatron | hf | serving; empty: what the recorded dtypes imply
+  std::vector<std::string> flags;  ///< "name=value", on top of GLM-5.3-Flash's values (cases/flags.h)
+
+  bool operator==(const ContractOptions&) const = default;
+};
+
 /// What to judge is one of: a case file; a checkpoint and a trace, with its gradients if there are any; a checkpoint
 /// and the record of a training run; a vector file. A name map is needed if the names are not those of
 /// cases/names/transformers.json.
@@ -27,6 +37,7 @@ struct VerifyOptions {
   int jobs = 0;                 ///< threads; 0: as many as the machine has
   std::string filter = "*";     ///< GLOB of stage names
   std::string json, junit;      ///< files to write; empty: kDefaultJson, kDefaultJunit
+  ContractOptions rounding;
 
   bool operator==(const VerifyOptions&) const = default;
 };
@@ -46,6 +57,11 @@ void add_verify_options(CLI::App& command, VerifyOptions& options);
 void check_verify_options(const VerifyOptions& options);
 /// Adds --scalar and --bits, checked.
 void add_precision_options(CLI::App& command, std::string& scalar, int& bits);
+/// Adds --profile and --flag, checked.
+void add_contract_options(CLI::App& command, ContractOptions& options);
+/// GLM-5.3-Flash's flags with the options' changes. Throws InputError for an unknown flag, a bad value, or a refused
+/// combination.
+Flags flags_of(const ContractOptions& options);
 /// Parses words in order; what CLI11 finds wrong becomes an InputError of one line. Requests for help and version pass
 /// through as CLI::CallForHelp and CLI::CallForVersion.
 void parse_words(CLI::App& app, const std::vector<std::string>& words);

@@ -122,15 +122,16 @@ class Program {
   }
 
   void add_list() {
-    list_ = app_.add_subcommand("list", "list cases, ops or number formats");
-    list_->add_option("what", list_options_.what, "cases (default), ops or formats")
+    list_ = app_.add_subcommand("list", "list cases, ops, rounding contracts, number formats or flags");
+    list_->add_option("what", list_options_.what, "cases (default), ops, formats or flags")
         ->type_name("WHAT")
         ->check([](const std::string& word) {
-          if (word == "cases" || word == "ops" || word == "formats") return std::string();
-          return fmt::format("'{}'; allowed: cases, ops, formats", word);
+          if (word == "cases" || word == "ops" || word == "formats" || word == "flags") return std::string();
+          return fmt::format("'{}'; allowed: cases, ops, formats, flags", word);
         });
     list_->add_option("name", list_options_.name, "one op, with everything about it")->type_name("NAME");
-    list_->add_flag("--contract", list_options_.contract, "ops: operands, attributes, contract and source");
+    list_->add_flag("--contract", list_options_.contract, "ops: where each rounds, to what, and how it sums");
+    add_contract_options(*list_, list_options_.rounding);
     list_->add_flag("--json", list_options_.json, "print JSON");
     list_->add_option("--cases", list_options_.cases, "folder of the case files")->type_name("DIR");
     list_->footer("example: assay list ops rms_norm");

@@ -9,11 +9,12 @@
 namespace assay::harness {
 namespace {
 
-/// The check that used most of its limit; nullptr if no check has a limit.
+/// The check that used most of its limit; nullptr if no check left an implementation any freedom.
 const Check* most_used(const std::vector<Check>& checks) {
   const Check* most = nullptr;
   for (const Check& check : checks) {
     if (check.is_set || check.verdict == Verdict::kSkipped) continue;
+    if (check.elements > 0 && check.fixed == check.elements) continue;
     if (most == nullptr || check.share > most->share) most = &check;
   }
   return most;
@@ -54,12 +55,15 @@ int Report::exit_status() const {
 std::string Report::last_line() const {
   const auto all = static_cast<std::int64_t>(checks.size());
   if (exit_status() == 0) {
-    std::int64_t elements = 0;
+    std::int64_t elements = 0, fixed = 0;
     for (const Check& check : checks) {
-      if (check.verdict == Verdict::kPass) elements += check.elements;
+      if (check.verdict != Verdict::kPass) continue;
+      elements += check.elements;
+      fixed += check.fixed;
     }
     std::string line =
         fmt::format("PASS: {} of {}, {}", plural(count(Verdict::kPass), "check"), title, plural(elements, "element"));
+    if (fixed > 0) line += fmt::format(" ({} fixed bit for bit)", fixed);
     if (count(Verdict::kSkipped) > 0) line += fmt::format(", {} skipped", count(Verdict::kSkipped));
     if (const Check* most = most_used(checks)) {
       line += fmt::format(", at most {:.3g}% of a limit used ({})", 100.0 * most->share, most->stage);

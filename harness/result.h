@@ -26,6 +26,7 @@ struct Element {
   double observed = 0.0;
   double expected = 0.0;  ///< the truth, rounded to double
   double limit = 0.0;
+  std::optional<std::int64_t> ulps = {};  ///< steps of the recorded dtype from the truth as stored; if both are finite
 };
 
 /// What was compared and how it came out. `share` = error / limit at the element that used most of its limit.
@@ -35,12 +36,14 @@ struct Check {
   std::string scope;     ///< "local" (given its own recorded inputs), "end to end", "vector"
   std::int64_t elements = 0;
   double error = 0.0;           ///< |observed - truth| at the worst element
-  double limit = 0.0;           ///< its limit
+  double limit = 0.0;           ///< its limit: distance of the farther legal stored value from the truth
   double share = 0.0;           ///< error / limit there
   double relative_error = 0.0;  ///< norm of the difference over norm of the truth
   double certified =
       0.0;  ///< largest radius of the truth relative to the tensor's largest magnitude; 0 if not certified
   std::int64_t over_limit = 0;  ///< elements beyond their limit
+  std::int64_t fixed = 0;       ///< elements for which the limits leave exactly one stored value
+  double spread = 0.0;          ///< share used of a limit by ensemble for the whole tensor; 0 if not judged by one
   // Decisions (selections, routes), compared as sets per row:
   bool is_set = false;
   std::int64_t rows_equal = 0, rows_tied = 0, rows_by_margin = 0, rows_unexplained = 0;

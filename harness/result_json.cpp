@@ -13,7 +13,8 @@ Json to_json(const Element& element) {
   return {{"index", element.index},
           {"observed", json_number(element.observed)},
           {"expected", json_number(element.expected)},
-          {"limit", json_number(element.limit)}};
+          {"limit", json_number(element.limit)},
+          {"ulps", element.ulps ? Json(*element.ulps) : Json(nullptr)}};
 }
 
 Json rows_json(const Check& check) {
@@ -36,6 +37,8 @@ Json to_json(const Check& check) {
           {"relative_error", json_number(check.relative_error)},
           {"certified", json_number(check.certified)},
           {"over_limit", check.over_limit},
+          {"fixed", check.fixed},
+          {"spread", json_number(check.spread)},
           {"rows", check.is_set ? rows_json(check) : Json(nullptr)},
           {"worst", check.worst ? to_json(*check.worst) : Json(nullptr)},
           {"seconds", json_number(check.seconds)}};

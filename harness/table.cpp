@@ -64,6 +64,15 @@ std::string padded(const std::string& text, std::size_t width, bool left) {
   return left ? text + blanks : blanks + text;
 }
 
+/// The reason, and how much of a passed check left an implementation no freedom.
+std::string note_of(const Check& check) {
+  if (check.verdict != Verdict::kPass || check.fixed == 0) return check.reason;
+  const std::string fixed = check.fixed == check.elements
+                                ? fmt::format("all {} elements are fixed bit for bit", check.elements)
+                                : fmt::format("{} of {} elements are fixed bit for bit", check.fixed, check.elements);
+  return check.reason.empty() ? fixed : check.reason + "; " + fixed;
+}
+
 std::string without_trailing_blanks(std::string line) {
   line.erase(line.find_last_not_of(' ') + 1);
   return line;
@@ -78,7 +87,7 @@ std::string explain(const Check& check) {
     if (!text.empty()) text += "; ";
     text += part;
   };
-  if (!check.reason.empty()) add(check.reason);
+  if (const std::string note = note_of(check); !note.empty()) add(note);
   if (check.verdict != Verdict::kFail) return text;
   if (check.is_set) add(fmt::format("{} rows unexplained", check.rows_unexplained));
   if (check.over_limit > 0) add(fmt::format("{} of {} elements beyond the limit", check.over_limit, check.elements));
@@ -86,6 +95,7 @@ std::string explain(const Check& check) {
     add(fmt::format("worst at [{}]: observed {} ({:a}), expected {} ({:a}), limit {:.3e}",
                     fmt::join(check.worst->index, ", "), check.worst->observed, check.worst->observed,
                     check.worst->expected, check.worst->expected, check.worst->limit));
+    if (check.worst->ulps) text += fmt::format(" ({} ULP)", *check.worst->ulps);
   }
   return text;
 }
@@ -108,7 +118,7 @@ std::string to_table(const Report& report, bool colour) {
     }
     const std::string verdict = padded(rows[i][kVerdict], widths[kVerdict], true);
     line += colour && check != nullptr ? colour_of(check->verdict) + verdict + "\033[0m" : verdict;
-    if (check != nullptr && !check->reason.empty()) line += "  " + check->reason;
+    if (check != nullptr) line += "  " + note_of(*check);
     text += without_trailing_blanks(std::move(line)) + "\n";
   }
   return text;

@@ -245,8 +245,11 @@ VectorCall make(const Reader& reader, const json& rule, const VectorCase& vector
   VectorCall made;
   made.call = make_call(spec, attributes, std::move(inputs), vector_case.name);
   made.report = rule.value("report", "");
-  made.is_choice = rule.contains("choice");
-  const json& outputs = made.is_choice ? rule.at("choice") : rule.at("outputs");
+  made.profile = rule.value("profile", "");
+  const json switches = rule.value("flags", json::object());
+  for (const auto& [flag, expression] : switches.items()) made.flags.set(flag, reader.value(expression));
+  const bool is_choice = rule.contains("choice");
+  const json& outputs = is_choice ? rule.at("choice") : rule.at("outputs");
   for (const auto& [output, bound] : outputs.items()) {
     const json targets = bound.is_array() ? bound : json::array({bound});
     for (const json& target : targets) {
@@ -261,7 +264,7 @@ VectorCall make(const Reader& reader, const json& rule, const VectorCase& vector
       Tensor tensor = names.size() == 1 ? reader.tensor(names.front()) : reader.concatenated(names);
       if (target.is_object()) tensor = reader.laid_out(std::move(tensor), target);
       made.outputs.push_back(
-          {output, fmt::format("{}.{}", vector_case.name, fmt::join(names, "+")), std::move(tensor)});
+          {output, fmt::format("{}.{}", vector_case.name, fmt::join(names, "+")), std::move(tensor), is_choice});
     }
   }
   return made;
@@ -312,7 +315,9 @@ std::vector<VectorCall> VectorMap::calls(const VectorCase& vector_case, std::vec
   std::vector<VectorCall> made;
   std::set<std::string> claimed;
   try {
-    for (const json& rule : group.at("calls")) {
+    for (json rule : group.at("calls")) {
+      for (const char* inherited : {"profile", "flags"})
+        if (group.contains(inherited) && !rule.contains(inherited)) rule[inherited] = group.at(inherited);
       Reader reader(file_, vector_case);
       repeat(reader, rule, rule.value("repeat", json::array()), 0, [&] {
         bool wanted = !rule.contains("when") || reader.truth(rule.at("when"));

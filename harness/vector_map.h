@@ -13,6 +13,8 @@
 //   "needs": [tensor names], "when": expression   the call is made only if the case has them all, and if this is true
 //   "repeat": [{"variable": v, "count": expression or factors} or {"variable": v, "in": expression of a list}]
 //             the call is made for every value; {v} in names and "$v" in expressions stand for it
+//   "profile": name, "flags": {flag: expression}   the rounding contract of the recorded implementation, on top of
+//             Megatron's defaults (absent: the group's, else what the recorded dtypes imply)
 //   "report": "why"   the distance is reported without a verdict}
 // binding: a tensor name, or {"tensor": name | "concat": [names] | "values": [expressions] | "cumulative": expression
 // of a list,
@@ -33,21 +35,18 @@
 #include <nlohmann/json.hpp>
 
 #include "cases/ops/op.h"
+#include "cases/flags.h"
 #include "cases/safetensors.h"
+#include "harness/op_judge.h"
 
 namespace assay::harness {
 
-struct VectorOutput {
-  std::string output;    ///< of the op
-  std::string recorded;  ///< full tensor name
-  Tensor tensor;         ///< in the op's layout
-};
-
 struct VectorCall {
   OpCall call;
-  std::vector<VectorOutput> outputs;
-  bool is_choice = false;
-  std::string report;  ///< not empty: no verdict, and why
+  std::vector<ObservedOutput> outputs;  ///< under their full tensor names, in the op's layout
+  std::string report;                   ///< not empty: no verdict, and why
+  std::string profile;                  ///< of the contract that the recorded implementation keeps; empty: not known
+  Flags flags;
 };
 
 /// One case of a vector file.

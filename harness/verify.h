@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cases/checkpoint.h"
+#include "cases/flags.h"
 #include "harness/result.h"
 #include "harness/trace.h"
 
@@ -16,6 +17,8 @@ struct VerifySettings {
   ScalarKind scalar = ScalarKind::kDouble;
   int bits = 128;            ///< working precision of real and ball
   std::string filter = "*";  ///< only stages that match are judged
+  std::string profile;       ///< of the rounding contract (cases/contract.h); empty: what the recorded dtypes imply
+  Flags flags = Flags::glm();
   std::function<void(const std::string& what)> progress = [](const std::string&) {};
 };
 
@@ -29,9 +32,11 @@ struct VerifySettings {
 /// tie.
 std::vector<Check> verify_trace(const Checkpoint& checkpoint, const Trace& trace, VerifySettings& settings);
 
-/// The formats an implementation used, from what it recorded: activations in the coarsest real dtype, sums in F32 or
-/// better.
-reference::RoundingModel rounding_of(const Trace& trace);
+/// The settings' contract with this activation dtype, or what the dtype alone implies.
+reference::RoundingModel rounding_of(const VerifySettings& settings, DType activation);
+
+/// The same with the activation dtype that an implementation used, from what it recorded: the coarsest real dtype.
+reference::RoundingModel rounding_of(const VerifySettings& settings, const Trace& trace);
 
 /// How sure the reference was, one clause for the last line.
 std::string certainty_of(const std::vector<Check>& checks, const VerifySettings& settings);

@@ -24,6 +24,7 @@
 #include "harness/judge.h"
 #include "harness/verify.h"
 #include "reference/decide.h"
+#include "reference/rounding.h"
 
 namespace assay::harness {
 namespace {
@@ -223,7 +224,7 @@ class Verification {
   Verification(const Checkpoint& checkpoint, const Trace& trace, const VerifySettings& settings)
       : checkpoint_(checkpoint), trace_(trace), settings_(settings), wanted_(reference::context()), limits_(trace) {
     wanted_.bits = settings.bits;
-    wanted_.rounding = rounding_of(trace);
+    wanted_.rounding = rounding_of(settings, trace);
   }
 
   std::vector<Check> run() {
@@ -381,21 +382,19 @@ std::vector<Check> verify_in(const Checkpoint& checkpoint, const Trace& trace, V
 
 }  // namespace
 
-/// The formats an implementation used, from what it recorded: activations in the coarsest real dtype, sums in F32 or
-/// better.
-reference::RoundingModel rounding_of(const Trace& trace) {
-  double coarsest = 0x1p-53;
+reference::RoundingModel rounding_of(const VerifySettings& settings, DType activation) {
+  if (settings.profile.empty()) return reference::recorded_rounding(activation);
+  return reference::rounding_model(Contract::resolve(settings.profile, settings.flags, activation));
+}
+
+reference::RoundingModel rounding_of(const VerifySettings& settings, const Trace& trace) {
+  DType coarsest = DType::kF64;
+  const auto unit = [](DType dtype) { return dtype == DType::kF64 ? 0x1p-53 : format_of(dtype)->unit_roundoff; };
   for (const auto& [stage, records] : trace.stages)
     for (const Recorded& recorded : records)
-      if (is_real(recorded.tensor.dtype()) && recorded.tensor.dtype() != DType::kF64)
-        coarsest = std::max(coarsest, format_of(recorded.tensor.dtype())->unit_roundoff);
-  reference::RoundingModel model;
-  if (coarsest > 0x1p-53) {
-    model.compute = fp32().unit_roundoff;
-    model.tiny = 0x1p-126;
-  }
-  model.activation = coarsest;
-  return model;
+      if (is_real(recorded.tensor.dtype()) && unit(recorded.tensor.dtype()) > unit(coarsest))
+        coarsest = recorded.tensor.dtype();
+  return rounding_of(settings, coarsest);
 }
 
 std::vector<Check> verify_trace(const Checkpoint& checkpoint, const Trace& trace, VerifySettings& settings) {

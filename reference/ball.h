@@ -63,7 +63,7 @@ Ball clamp_below(const Ball& x, double limit);
 double midpoint(const Ball& x);
 /// An upper bound of the radius.
 double radius(const Ball& x);
-inline Ball round_activation(const Ball& x) { return x; }
+Ball round_at(Point point, const Ball& x);
 inline Ball round_compute(const Ball& x) { return x; }
 
 /// Bounds that surely hold: lower(x) <= every value of x <= upper(x), compared exactly.

@@ -112,7 +112,10 @@ Bound clamp_below(const Bound& x, double limit) {
   return {std::max(x.v, limit), x.e};
 }
 
-Bound round_activation(const Bound& x) { return stored(x.v, x.e, model().activation); }
+Bound round_at(Point point, const Bound& x) {
+  const double unit = format_at(point).unit;
+  return unit == 0.0 ? x : stored(x.v, x.e, unit);
+}
 Bound round_compute(const Bound& x) { return stored(x.v, x.e, model().compute); }
 
 Bound dot(const Bound* a, std::ptrdiff_t a_step, const Bound* b, std::ptrdiff_t b_step, std::ptrdiff_t n) {
@@ -124,7 +127,7 @@ Bound dot(const Bound* a, std::ptrdiff_t a_step, const Bound* b, std::ptrdiff_t 
     magnitude += std::abs(x.v * y.v);
     propagated += std::abs(x.v) * y.e + x.e * std::abs(y.v) + x.e * y.e;
   }
-  const double roundings = static_cast<double>(n + 1) * model().compute;
+  const double roundings = static_cast<double>(model().tree.depth(n) + 1) * model().compute;
   // The last term is this function's own double summation.
   return {value, (propagated + roundings * (magnitude + propagated) * (1.0 + 0x1p-10) +
                   static_cast<double>(n) * (0x1p-53 * magnitude + model().tiny)) *

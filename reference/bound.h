@@ -3,10 +3,11 @@
 //
 //   a value x~ that an implementation may hold satisfies |x~ - v| <= e.
 //   x op y:   e = (propagated error) + u |v|          one rounding to the compute format
-//   sums and dots of d terms: (d+1) u sum|a||b| covers every summation order and fused or separate multiplication
+//   sums and dots: (d+1) u sum|a||b| with d the depth of the declared tree (any order: the number of terms) covers every
+//             order that the tree allows, and fused or separate multiplication
 //             ((1+u)^d - 1 <= d u (1 + 2^-10) for d u < 2^-11: Higham, Accuracy and Stability, lemma 3.1)
 //   functions: function_ulps * 2u |f| + the derivative's bound over the ball
-//   rounding points: + u_activation (|v| + e)
+//   rounding points: + u (|v| + e), u of the format that the contract names (cases/contract.h)
 //
 // First-order terms are kept with their products, and everything is inflated by 1 + 2^-40 against this class's own
 // double rounding; it is a bound, not an estimate.
@@ -56,9 +57,9 @@ Bound clamp_above(const Bound& x, double limit);
 Bound clamp_below(const Bound& x, double limit);
 inline double midpoint(const Bound& x) { return x.v; }
 inline double radius(const Bound& x) { return x.e; }
-/// A declared rounding to the activation dtype.
-Bound round_activation(const Bound& x);
-/// A declared rounding to the compute format (a store between two steps).
+/// The rounding of a declared point, if the contract rounds there.
+Bound round_at(Point point, const Bound& x);
+/// A rounding to the compute format (a store between two steps).
 Bound round_compute(const Bound& x);
 
 Bound dot(const Bound* a, std::ptrdiff_t a_step, const Bound* b, std::ptrdiff_t b_step, std::ptrdiff_t n);

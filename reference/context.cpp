@@ -9,6 +9,20 @@ Context& context() {
   return current;
 }
 
+PointFormat format_at(Point point) {
+  const RoundingModel& model = context().rounding;
+  if (model.points) return model.points->points[point.index];
+  switch (kRoundingPoints[point.index].unspecified) {
+    case Unspecified::kActivation:
+      return {model.activation, nullptr};
+    case Unspecified::kCompute:
+      return {model.compute, nullptr};
+    case Unspecified::kNone:
+      break;
+  }
+  return {};
+}
+
 ContextScope::ContextScope(const Context& replacement) : saved_(context()), saved_digits_(real_digits()) {
   context() = replacement;
   const unsigned digits = decimal_digits(replacement.bits);

@@ -25,6 +25,7 @@
 #include "reference/ops/router_backward.h"
 #include "reference/ops/vision.h"
 #include "reference/ops/vision_backward.h"
+#include "reference/rounding.h"
 
 namespace assay::reference {
 namespace {
@@ -67,6 +68,7 @@ Results<T> evaluate(const OpCall& call, const std::map<std::string, Array<T>>& r
   ASSAY_CHECK(call.spec != nullptr);
   const auto found = table.find(call.spec->name);
   ASSAY_CHECK(found != table.end());
+  const OpRounding rounding(call.spec->name);
   return found->second(Call<T>(call, replaced));
 }
 

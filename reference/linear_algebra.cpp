@@ -160,7 +160,7 @@ void product(Rows<Bound> x, Rows<Bound> w, std::int64_t inner, Bound* y) {
   const double n = static_cast<double>(inner);
   const RoundingModel model = context().rounding;
   // (1 + u)^d - 1 <= d u (1 + 2^-10), and this function's own sums: n + 4 roundings, then a few more.
-  const double roundings = (n + 1.0) * model.compute * (1.0 + 0x1p-10);
+  const double roundings = static_cast<double>(model.tree.depth(inner) + 1) * model.compute * (1.0 + 0x1p-10);
   const double inflation = (1.0 + 0x1p-40) * (1.0 + (n + 4.0) * 0x1p-52);
   for (std::size_t i = 0; i < size; ++i)
     y[i] = {values[i],

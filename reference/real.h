@@ -4,6 +4,8 @@
 #include <boost/multiprecision/mpfr.hpp>
 #include <boost/version.hpp>
 
+#include "cases/rounding_points.h"
+
 namespace assay::reference {
 
 using Real = boost::multiprecision::number<boost::multiprecision::mpfr_float_backend<0>, boost::multiprecision::et_off>;
@@ -38,7 +40,7 @@ inline Real clamp_above(const Real& x, double limit) { return x > limit ? Real(l
 inline Real clamp_below(const Real& x, double limit) { return x < limit ? Real(limit) : x; }
 inline double midpoint(const Real& x) { return x.convert_to<double>(); }
 inline double radius(const Real&) { return 0.0; }
-inline Real round_activation(const Real& x) { return x; }
+Real round_at(Point point, const Real& x);
 inline Real round_compute(const Real& x) { return x; }
 
 /// sum of a[i*a_step] * b[i*b_step] over i < n.

@@ -2,6 +2,9 @@
 // RoundingModel: the reference's text executed as an implementation might have, once per seed. The spread of a few runs
 // tells how far rounding carries through compositions that are too long for Bound.
 //
+// With Execution::kNearest it is one such implementation instead: every operation rounds to the compute format, every
+// point to the format of its contract, sums run in an order that the seed chooses among those of the declared tree.
+//
 // A disturbance of 2^-53 cannot be seen in a double, so it is magnified: deviations are `sampling_magnification()`
 // times too large, which is exact to first order as long as they stay small; the caller divides.
 #pragma once
@@ -25,7 +28,7 @@ struct Sampled {
   Sampled& operator/=(const Sampled& b);
 };
 
-/// 2^12 where the compute format is double, else 1.
+/// 2^12 where the compute format is double and roundings are random, else 1.
 double sampling_magnification();
 
 Sampled operator+(const Sampled& a, const Sampled& b);
@@ -51,7 +54,7 @@ inline Sampled clamp_above(const Sampled& x, double limit) { return {x.v > limit
 inline Sampled clamp_below(const Sampled& x, double limit) { return {x.v < limit ? limit : x.v}; }
 inline double midpoint(const Sampled& x) { return x.v; }
 inline double radius(const Sampled&) { return 0.0; }
-Sampled round_activation(const Sampled& x);
+Sampled round_at(Point point, const Sampled& x);
 Sampled round_compute(const Sampled& x);
 
 Sampled dot(const Sampled* a, std::ptrdiff_t a_step, const Sampled* b, std::ptrdiff_t b_step, std::ptrdiff_t n);

@@ -5,11 +5,13 @@
 //   Bound   permitted: value and the error an implementation may make under the context's RoundingModel
 //   Sampled executed: a double disturbed by random roundings of that model (Monte Carlo arithmetic)
 // Every scalar has + - * /, exact(value, T*), exp log sqrt rsqrt sigmoid softplus erf sin cos pow abs relu clamp_above
-// clamp_below, dot, midpoint, radius, round_activation and round_compute (identities except for Bound and Sampled).
+// clamp_below, dot, midpoint, radius, round_at and round_compute. The last two are identities except for Bound and Sampled,
+// and round_at for the others if the context executes a contract: exact between the points, rounded at them.
 #pragma once
 
 #include <cmath>
 #include <cstddef>
+#include <type_traits>
 
 #include "reference/ball.h"
 #include "reference/bound.h"
@@ -35,7 +37,7 @@ inline double clamp_above(double x, double limit) { return x > limit ? limit : x
 inline double clamp_below(double x, double limit) { return x < limit ? limit : x; }
 inline double midpoint(double x) { return x; }
 inline double radius(double) { return 0.0; }
-inline double round_activation(double x) { return x; }
+double round_at(Point point, double x);
 inline double round_compute(double x) { return x; }
 inline double dot(const double* a, std::ptrdiff_t a_step, const double* b, std::ptrdiff_t b_step, std::ptrdiff_t n) {
   double sum = 0.0;
@@ -47,6 +49,13 @@ inline double dot(const double* a, std::ptrdiff_t a_step, const double* b, std::
 template <class T>
 T constant(double value) {
   return exact(value, static_cast<const T*>(nullptr));
+}
+
+/// Whether round_at changes values of scalar T at this point.
+template <class T>
+bool rounds_at(Point point) {
+  if constexpr (std::is_same_v<T, Bound> || std::is_same_v<T, Sampled>) return format_at(point).unit > 0.0;
+  return context().execute && format_at(point).format != nullptr;
 }
 
 /// n^-1/2 in T, a constant of a formula.

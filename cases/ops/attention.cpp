@@ -26,8 +26,6 @@ const std::vector<OpSpec>& attention_ops() {
                real("o", "T H Dv=value_dim", "output; 0 in rows without ids"),
                real("lse", "T H", "log of the sum of exponentials"),
            },
-       .contract = {.rounds = "scores and softmax f32, probabilities bf16, one rounding of the output",
-                    .accumulates = "f32 over D and over ids"},
        .source = "megatron.md 4; model.md 7.1"},
       {.name = "mla_attention",
        .summary = "softmax attention over selected tokens with keys and values per head",
@@ -48,8 +46,6 @@ const std::vector<OpSpec>& attention_ops() {
                real("weights", "T H S", "probabilities, 0 where not selected"),
                real("lse", "T H", "log of the sum of exponentials"),
            },
-       .contract = {.rounds = "scores and softmax f32, probabilities bf16, one rounding of the output",
-                    .accumulates = "f32 over D and over ids"},
        .source = "model.md 7.1"},
   };
   return ops;

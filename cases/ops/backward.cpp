@@ -48,7 +48,6 @@ std::vector<OpSpec> backward_specs(const std::vector<OpSpec>& forward) {
       if (input.kind == OperandKind::kReal && !kConstants.count(op.name + "/" + input.name))
         twin.outputs.push_back(
             {"d_" + input.name, input.dims, OperandKind::kReal, input.optional, "gradient of " + input.name});
-    twin.contract = {"f32 inside, activation gradients rounded once; weight gradients f32", "f32"};
     twins.push_back(std::move(twin));
   }
   return twins;

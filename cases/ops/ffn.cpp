@@ -23,7 +23,6 @@ const std::vector<OpSpec>& ffn_ops() {
            {
                real("y", "... N", "product"),
            },
-       .contract = {.rounds = "f32, one rounding (hf: silu and product)", .accumulates = "none"},
        .source = "model.md 8.1"},
       {.name = "residual_add",
        .summary = "y = a + b",
@@ -37,7 +36,6 @@ const std::vector<OpSpec>& ffn_ops() {
            {
                real("y", "... C", "sum"),
            },
-       .contract = {.rounds = "f32, one rounding", .accumulates = "none"},
        .source = "model.md 11"},
   };
   return ops;

@@ -20,8 +20,6 @@ const std::vector<OpSpec>& head_ops() {
            {
                real("x", "T C", "hidden rows"),
            },
-       .contract = {.rounds = "exact; the padding row gets no gradient",
-                    .accumulates = "none (backward: f32 in token order)"},
        .source = "model.md 3"},
       {.name = "cross_entropy",
        .summary = "loss = log sum exp(logits) - logits[label]",
@@ -40,7 +38,6 @@ const std::vector<OpSpec>& head_ops() {
                real("lse", "T", "log of the sum of exponentials"),
                real("mean", "1", "mean over the tokens that count"),
            },
-       .contract = {.rounds = "f32", .accumulates = "f32 over V"},
        .source = "model.md 10"},
       {.name = "aux_loss",
        .summary = "E * sum over experts of the chosen fraction times the mean softmax probability",
@@ -56,7 +53,6 @@ const std::vector<OpSpec>& head_ops() {
            {
                real("loss", "1", "auxiliary loss, without its coefficient"),
            },
-       .contract = {.rounds = "f32", .accumulates = "f32 over T and E"},
        .source = "model.md 10"},
       {.name = "mtp_shift",
        .summary = "ids moved left within each document",
@@ -75,7 +71,6 @@ const std::vector<OpSpec>& head_ops() {
            {
                index("shifted", "T", "shifted values"),
            },
-       .contract = {.rounds = "exact", .accumulates = "none"},
        .source = "megatron.md 7; model.md 11"},
   };
   return ops;

@@ -33,7 +33,6 @@ const std::vector<OpSpec>& indexer_ops() {
                real("weights", "P kpool D", "softmax weights"),
                real("exp_of_score_minus_max", "P kpool D", "exp(gate + ape - its maximum over the slots)"),
            },
-       .contract = {.rounds = "f32 softmax, bf16 result (hf: three roundings)", .accumulates = "f32 over kpool"},
        .source = "model.md 7.2; megatron.md 3.3"},
       {.name = "hadamard_fp8",
        .summary = "orthonormal Hadamard transform of each row, then E4M3 with a power-of-two row scale, dequantised",
@@ -56,7 +55,6 @@ const std::vector<OpSpec>& indexer_ops() {
                real("scale", "... 1", "2^ceil(log2(amax / 448))"),
                index("codes", "... D", "E4M3 bytes"),
            },
-       .contract = {.rounds = "f32 transform, one rounding to bf16, one to E4M3", .accumulates = "f32 over D"},
        .source = "megatron.md 3.4"},
       {.name = "fp8_row_scale",
        .summary = "power-of-two scale of a row from its maximum",
@@ -72,7 +70,6 @@ const std::vector<OpSpec>& indexer_ops() {
            {
                real("scale", "... N", "2^ceil(log2(max(amax, amax_floor) / 448))"),
            },
-       .contract = {.rounds = "f32 quotient and logarithm", .accumulates = "none"},
        .source = "megatron.md 3.4"},
       {.name = "head_weights",
        .summary = "w = x W^T * Hi^-0.5 * head_dim^-0.5",
@@ -89,7 +86,6 @@ const std::vector<OpSpec>& indexer_ops() {
            {
                real("w", "T Hi", "weight of each index head, f32"),
            },
-       .contract = {.rounds = "f32 product of widened bf16, scaled twice", .accumulates = "f32 over C"},
        .source = "model.md 7.2; megatron.md 3.2"},
       {.name = "index_scores",
        .summary = "s = sum over heads of w * relu(q . pooled) * scale",
@@ -108,7 +104,6 @@ const std::vector<OpSpec>& indexer_ops() {
            {
                real("s", "T P", "score of every pool"),
            },
-       .contract = {.rounds = "f32", .accumulates = "f32 over D, then over heads"},
        .source = "model.md 7.2; megatron.md 3.5"},
       {.name = "select_tokens",
        .summary = "the best topk / kpool visible pools of each query as token ids, then its tail",
@@ -133,7 +128,6 @@ const std::vector<OpSpec>& indexer_ops() {
                index("tied", "T P", "1 for pools that are equal at the threshold of the row, selected and rejected"),
                real("visible_scores", "T P", "scores, -inf where the pool is not visible"),
            },
-       .contract = {.rounds = "decision: no rounding; ties lowest index first", .accumulates = "none"},
        .source = "model.md 7.2; megatron.md 3.5"},
       {.name = "indexer_loss",
        .summary = "divergence of softmax(scores) from the attention summed over heads; trains the indexer",
@@ -153,7 +147,6 @@ const std::vector<OpSpec>& indexer_ops() {
                real("loss", "1", "coefficient / rows * sum of row_loss"),
                real("row_loss", "T", "sum of target (ln max(target, 1e-10) - log-softmax); 0 if nothing is visible"),
            },
-       .contract = {.rounds = "f32", .accumulates = "f32 over heads, over tokens, then over rows"},
        .source = "megatron.md 3.6"},
   };
   return ops;

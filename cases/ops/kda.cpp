@@ -23,8 +23,6 @@ const std::vector<OpSpec>& kda_ops() {
            {
                real("y", "T Ch", "after SiLU"),
            },
-       .contract = {.rounds = "f32 sum and SiLU, one rounding; left context restarts at zero per document",
-                    .accumulates = "f32 over W"},
        .source = "model.md 6.2; megatron.md 2.3"},
       {.name = "kda_gate",
        .summary = "log decay from the raw gate",
@@ -44,7 +42,6 @@ const std::vector<OpSpec>& kda_ops() {
            {
                real("g", "T H D", "log decay, negative"),
            },
-       .contract = {.rounds = "f32 output", .accumulates = "none"},
        .source = "model.md 6.4; megatron.md 2.3"},
       {.name = "beta",
        .summary = "beta = sigmoid(b)",
@@ -57,7 +54,6 @@ const std::vector<OpSpec>& kda_ops() {
            {
                real("beta", "T H", "step size in (0, 1)"),
            },
-       .contract = {.rounds = "f32; hf: sigmoid in bf16", .accumulates = "none"},
        .source = "model.md 6.5"},
       {.name = "delta_rule",
        .summary = "S = diag(exp g) S + beta k (v - S^T k)^T, o = S^T q: the recurrence, token by token",
@@ -80,7 +76,6 @@ const std::vector<OpSpec>& kda_ops() {
                real("o", "T Hv V", "the updated state read with the scaled query"),
                real("final_state", "S Hv K V", "state after each document"),
            },
-       .contract = {.rounds = "f32 recurrence; o one rounding to bf16, state f32", .accumulates = "f32 over K"},
        .source = "model.md 6.6; megatron.md 2.4, 2.5"},
       {.name = "delta_rule_chunked",
        .summary = "the same recurrence in the chunked form",
@@ -104,8 +99,6 @@ const std::vector<OpSpec>& kda_ops() {
                real("o", "T Hv V", "the updated state read with the scaled query"),
                real("final_state", "S Hv K V", "state after each document"),
            },
-       .contract = {.rounds = "f32; megatron: bf16 at the points of megatron.md 2.4; o bf16, state f32",
-                    .accumulates = "f32 over K and the tokens of a chunk"},
        .source = "model.md 6 (chunked form); megatron.md 2.4"},
       {.name = "kda_attention",
        .summary = "fused: gate, beta, l2norm of q and k, then the recurrence",
@@ -114,6 +107,7 @@ const std::vector<OpSpec>& kda_ops() {
                nullable("lower_bound", kReal, "bound of the gate; null: unbounded"),
                nullable("scale", kReal, "factor of the query; null: K^-0.5"),
                with_default("l2norm_eps", kReal, 1e-6, "eps of the q and k norms, inside the root"),
+               nullable("chunk", kInteger, "tokens of a chunk of the chunked form; null: the recurrence"),
            },
        .inputs =
            {
@@ -138,8 +132,6 @@ const std::vector<OpSpec>& kda_ops() {
                real("g", "T H K", "log decay"),
                real("beta", "T H", "step size"),
            },
-       .contract = {.rounds = "the composition's; what is stored of its intermediates is used instead of computed",
-                    .accumulates = "f32"},
        .source = "model.md 6.3 to 6.6; megatron.md 2.3, 2.4"},
   };
   return ops;

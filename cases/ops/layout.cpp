@@ -30,7 +30,6 @@ const std::vector<OpSpec>& layout_ops() {
                index("packed_ids", "N", "token ids of the packed stream, 0 where padded"),
                index("rank_ids", "Nr", "token ids that the rank holds: half-chunks r and 2cp-1-r of each document"),
            },
-       .contract = {.rounds = "exact", .accumulates = "none"},
        .source = "megatron.md 11"},
       {.name = "cp_dense_order",
        .summary =
@@ -64,7 +63,6 @@ const std::vector<OpSpec>& layout_ops() {
                index("contiguous_to_zigzag_receive_permutation", "P",
                      "place in the receive buffer of each local segment"),
            },
-       .contract = {.rounds = "exact", .accumulates = "none"},
        .source = "megatron.md 2.8"},
       {.name = "cp_packed_order",
        .summary =
@@ -92,7 +90,6 @@ const std::vector<OpSpec>& layout_ops() {
                      "contiguous to zigzag: local place of each token of the send buffer"),
                index("route_contiguous_split_sizes", "cp_size", "contiguous to zigzag: tokens sent to each rank"),
            },
-       .contract = {.rounds = "exact", .accumulates = "none"},
        .source = "megatron.md 2.8"},
       {.name = "cp_headwise_order",
        .summary = "orders of the all-to-all from sequence to heads",
@@ -112,7 +109,6 @@ const std::vector<OpSpec>& layout_ops() {
                      "token and channel of each value after the exchange, as 1000 * token + channel; natural token "
                      "order"),
            },
-       .contract = {.rounds = "exact", .accumulates = "none"},
        .source = "megatron.md 2.8"},
   };
   return ops;

@@ -21,8 +21,6 @@ const std::vector<OpSpec>& linear_ops() {
            {
                real("y", "... N", "output rows"),
            },
-       .contract = {.rounds = "one rounding of the f32 sum to the output dtype (bf16, or none for f32 output)",
-                    .accumulates = "f32 over K"},
        .source = "model.md 0 (notation); megatron.md 7"},
       {.name = "head_linear",
        .summary = "y[t,h] = W[h] q[t,h]: one matrix per head (absorbed MLA, both sides)",
@@ -36,7 +34,6 @@ const std::vector<OpSpec>& linear_ops() {
            {
                real("y", "T H Dk", "output per head"),
            },
-       .contract = {.rounds = "one rounding of the f32 sum to the activation dtype", .accumulates = "f32 over Dq"},
        .source = "model.md 7.1; megatron.md 4"},
       {.name = "grouped_linear",
        .summary = "rows offsets[e] .. offsets[e+1] of x times the weight of expert e",
@@ -52,7 +49,6 @@ const std::vector<OpSpec>& linear_ops() {
            {
                real("y", "M N", "rows in expert order"),
            },
-       .contract = {.rounds = "as linear: one rounding", .accumulates = "f32 over K"},
        .source = "model.md 8"},
       {.name = "dequantize_block",
        .summary = "y = code * scale of its block",
@@ -71,7 +67,6 @@ const std::vector<OpSpec>& linear_ops() {
            {
                real("y", "R C", "numbers"),
            },
-       .contract = {.rounds = "f32 product; one rounding if the output is bf16", .accumulates = "none"},
        .source = "model.md 1 (dequantisation)"},
       {.name = "quantize_block",
        .summary = "FP8 codes with one scale per block",
@@ -84,6 +79,8 @@ const std::vector<OpSpec>& linear_ops() {
                with_default("amax_epsilon", kReal, 0.0, "floor of the block maximum"),
                with_default("infinite_amax_scale", kReal, 1.0,
                             "scale of a block with an infinity (0 in TE's Python reference)"),
+               with_default("columnwise", kBool, false,
+                            "true: also the copy for products that contract over R, quantised from x itself"),
            },
        .inputs =
            {
@@ -95,9 +92,10 @@ const std::vector<OpSpec>& linear_ops() {
                index("codes", "R C", "the FP8 bytes"),
                real("scale_inv", "Rb=ceil(R/block_rows) Cb=ceil(C/block_columns)",
                     "dequantisation factor of each block, f32"),
+               {"codes_columnwise", "C R", OperandKind::kIndex, true, "the bytes of x transposed, if columnwise"},
+               optional_real("scale_inv_columnwise", "Ct=ceil(C/block_rows) Rt=ceil(R/block_columns)",
+                             "factor of each block of x transposed, if columnwise"),
            },
-       .contract = {.rounds = "scale in f32; each code one rounding, nearest even, saturated",
-                    .accumulates = "none (a maximum)"},
        .source = "megatron.md 5.1"},
       {.name = "fp8_scale",
        .summary = "quantisation scale of a block from its largest magnitude",
@@ -120,13 +118,14 @@ const std::vector<OpSpec>& linear_ops() {
                real("scale_inv", "N", "f32(1 / scale)"),
                real("floored", "N", "max(amax, amax_epsilon) as f32"),
            },
-       .contract = {.rounds = "f32 quotient, f32 reciprocal", .accumulates = "none"},
        .source = "megatron.md 5.1, 5.2"},
       {.name = "linear_fp8",
        .summary = "y = sum over K blocks of x_scale * w_scale * (codes . codes)",
        .attributes =
            {
                with_default("block", kInteger, 128, "K block of the activation scales and side of the weight blocks"),
+               nullable("w_block_rows", kInteger,
+                        "rows of a block of w_scales; null: block. The weight gradient has 1 (1x128 by 1x128)"),
                nullable(
                    "accumulator_fraction_bits", kInteger,
                    "bits kept behind the leading one when a tensor core adds 32 products (13 on sm_90); null: f32"),
@@ -136,14 +135,12 @@ const std::vector<OpSpec>& linear_ops() {
                real("x_codes", "M K", "activations of an FP8 dtype"),
                real("x_scales", "M Kb=ceil(K/block)", "one factor per row and K block"),
                real("w_codes", "N K", "weights of an FP8 dtype"),
-               real("w_scales", "Nb=ceil(N/block) Kb", "one factor per weight block"),
+               real("w_scales", "Nb Kb", "one factor per weight block; Nb is N / w_block_rows, rounded up"),
            },
        .outputs =
            {
                real("y", "M N", "output rows"),
            },
-       .contract = {.rounds = "one rounding of the rescaled sum to the output dtype",
-                    .accumulates = "f32 per K block (device accumulator model), blocks rescaled and summed in f32"},
        .source = "model.md 1; megatron.md 5"},
   };
   return ops;

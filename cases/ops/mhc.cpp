@@ -22,7 +22,6 @@ const std::vector<OpSpec>& mhc_ops() {
            {
                real("y", "... n C", "residual streams"),
            },
-       .contract = {.rounds = "exact", .accumulates = "none (backward: f32 over streams, one rounding)"},
        .source = "model.md 3; megatron.md 1.8"},
       {.name = "mhc_mapping",
        .summary = "coefficients h_pre, h_post and h_res of one site from the streams",
@@ -52,8 +51,6 @@ const std::vector<OpSpec>& mhc_ops() {
                real("projection", "T n*n+2*n", "weight times the raw streams"),
                real("mapping_logits", "T n*n+2*n", "inverse_rms * projection * alpha + bias"),
            },
-       .contract = {.rounds = "f32 throughout; keep_mappings_in_fp32 off: one cast of h_pre, h_post, h_res to bf16",
-                    .accumulates = "f32 over n*C"},
        .source = "model.md 5; megatron.md 1.3"},
       {.name = "sinkhorn",
        .summary = "softmax over the last index, then alternating column and row normalisation",
@@ -72,7 +69,6 @@ const std::vector<OpSpec>& mhc_ops() {
                real("row_sums", "... n", "sums over the last index of h_res"),
                real("column_sums", "... n", "sums over the last but one index of h_res"),
            },
-       .contract = {.rounds = "f32 at every step", .accumulates = "f32 over n"},
        .source = "model.md 5.7; megatron.md 1.4"},
       {.name = "mhc_aggregate",
        .summary = "y = sum over streams of h_pre * x",
@@ -90,8 +86,6 @@ const std::vector<OpSpec>& mhc_ops() {
            {
                real("y", "T C", "input of the sublayer"),
            },
-       .contract = {.rounds = "f32 products, one rounding; default mode: each product rounded to bf16",
-                    .accumulates = "f32 over n"},
        .source = "model.md 5.8; megatron.md 1.5"},
       {.name = "mhc_mix",
        .summary = "y[j] = h_post[j] * (branch + bias) + sum over i of h_res[i,j] * residual[i]",
@@ -112,9 +106,6 @@ const std::vector<OpSpec>& mhc_ops() {
            {
                real("y", "T n C", "new residual streams"),
            },
-       .contract = {.rounds =
-                        "f32, one rounding; default mode: coefficients, product, mix and sum each rounded to bf16",
-                    .accumulates = "f32 over n"},
        .source = "model.md 5 (merge); megatron.md 1.6"},
       {.name = "mhc_layer",
        .summary = "fused: mhc_mapping, mhc_aggregate and mhc_mix of one site around a given sublayer output",
@@ -146,9 +137,6 @@ const std::vector<OpSpec>& mhc_ops() {
                real("aggregated", "T C", "input of the sublayer"),
                real("output", "T n C", "new residual streams"),
            },
-       .contract = {.rounds = "the composition's; backward: the three parts of d_x and both sums to the activation "
-                              "dtype",
-                    .accumulates = "f32"},
        .source = "model.md 5; megatron.md 1.3 to 1.7"},
       {.name = "stream_contract",
        .summary = "one hidden row from n streams: their mean, or a learned combination",
@@ -170,7 +158,6 @@ const std::vector<OpSpec>& mhc_ops() {
            {
                real("y", "T C", "hidden rows"),
            },
-       .contract = {.rounds = "f32, one rounding", .accumulates = "f32 over n (learned: and over n*C)"},
        .source = "model.md 3.4; megatron.md 1.8"},
   };
   return ops;

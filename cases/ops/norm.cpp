@@ -23,8 +23,6 @@ const std::vector<OpSpec>& norm_ops() {
            {
                real("y", "... N", "normalised rows"),
            },
-       .contract = {.rounds = "megatron: one rounding at the end; hf: rounds before and after the weight",
-                    .accumulates = "f32 statistics"},
        .source = "model.md 4"},
       {.name = "layer_norm",
        .summary = "y = (x - mean) / sqrt(variance + eps) * weight + bias",
@@ -42,7 +40,6 @@ const std::vector<OpSpec>& norm_ops() {
            {
                real("y", "... N", "normalised rows"),
            },
-       .contract = {.rounds = "f32 inside, one rounding", .accumulates = "f32 statistics"},
        .source = "model.md 7.2, 12, 14"},
       {.name = "gated_rms_norm",
        .summary = "y = weight * rms_norm(o) * sigmoid(z), per head",
@@ -60,7 +57,6 @@ const std::vector<OpSpec>& norm_ops() {
            {
                real("y", "... D", "gated rows"),
            },
-       .contract = {.rounds = "f32, one rounding", .accumulates = "f32 statistics"},
        .source = "model.md 6.7; megatron.md 2.3"},
       {.name = "l2norm",
        .summary = "y = x / sqrt(sum(x^2) + eps)",
@@ -76,7 +72,6 @@ const std::vector<OpSpec>& norm_ops() {
            {
                real("y", "... D", "rows of unit length"),
            },
-       .contract = {.rounds = "f32; megatron stores bf16 (one rounding), hf keeps f32", .accumulates = "f32"},
        .source = "model.md 6.3; megatron.md 2.3"},
   };
   return ops;

@@ -1,6 +1,6 @@
 // An op call is a value: kind, attributes, path, rank, inputs, outputs (design section 2).
-// One header per op family in this folder declares its ops: attributes, operands with symbolic shapes, contract and
-// source.
+// One header per op family in this folder declares its ops: attributes, operands with symbolic shapes and source; their
+// rounding contracts are cases/contracts.json.
 #pragma once
 
 #include <cstdint>
@@ -39,19 +39,12 @@ struct AttributeSpec {
   std::string meaning;
 };
 
-/// Where values are rounded and in what sums are kept, per op (profile `megatron` with GLM's flags). One line each.
-struct ContractSpec {
-  std::string rounds;       ///< for example "f32 inside, one rounding to the activation dtype"
-  std::string accumulates;  ///< for example "f32"
-};
-
 struct OpSpec {
   std::string name;
   std::string summary;
   std::vector<AttributeSpec> attributes;
   std::vector<OperandSpec> inputs;
   std::vector<OperandSpec> outputs;
-  ContractSpec contract;
   std::string source;  ///< section of shared/spec
 };
 

@@ -33,8 +33,6 @@ const std::vector<OpSpec>& router_ops() {
                real("margin", "T", "lowest chosen minus highest rejected choice score"),
                real("group_margin", "T", "lowest allowed minus highest excluded group score; infinity without groups"),
            },
-       .contract = {.rounds = "true f32 product and sigmoid, no rounding; decision with ties lowest index first",
-                    .accumulates = "f32 over C"},
        .source = "model.md 9"},
       {.name = "combine",
        .summary = "y = sum over slots of weight * expert output, plus the shared expert",
@@ -49,7 +47,6 @@ const std::vector<OpSpec>& router_ops() {
            {
                real("y", "T C", "output of the layer"),
            },
-       .contract = {.rounds = "one rounding of the sum", .accumulates = "f32 in slot order"},
        .source = "model.md 8.2, 9; megatron.md 8"},
   };
   return ops;

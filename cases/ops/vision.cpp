@@ -21,7 +21,6 @@ const std::vector<OpSpec>& vision_ops() {
            {
                real("y", "N C", "patch rows"),
            },
-       .contract = {.rounds = "one rounding", .accumulates = "f32 over P"},
        .source = "model.md 12.1"},
       {.name = "rope_2d",
        .summary = "axial rotary embedding: rotate-half pairs (i, i + D/2), angles [h, w, h, w]",
@@ -38,7 +37,6 @@ const std::vector<OpSpec>& vision_ops() {
            {
                real("y", "T H D", "rotated rows"),
            },
-       .contract = {.rounds = "angles and rotation f32, one rounding", .accumulates = "none"},
        .source = "model.md 12.2"},
       {.name = "segment_attention",
        .summary = "full bidirectional softmax attention inside each segment",
@@ -58,8 +56,6 @@ const std::vector<OpSpec>& vision_ops() {
                real("o", "T H D", "output"),
                real("lse", "T H", "log of the sum of exponentials"),
            },
-       .contract = {.rounds = "scores and softmax f32, probabilities bf16, one rounding of the output",
-                    .accumulates = "f32 over D and over the segment"},
        .source = "model.md 12.3"},
       {.name = "gelu",
        .summary = "y = x/2 (1 + erf(x / sqrt 2))",
@@ -72,7 +68,6 @@ const std::vector<OpSpec>& vision_ops() {
            {
                real("y", "... N", "output"),
            },
-       .contract = {.rounds = "f32, one rounding", .accumulates = "none"},
        .source = "model.md 12.5"},
       {.name = "downsample",
        .summary = "s x s convolution of stride s over each group of s*s consecutive patches",
@@ -87,7 +82,6 @@ const std::vector<OpSpec>& vision_ops() {
            {
                real("y", "M O", "merged rows"),
            },
-       .contract = {.rounds = "one rounding", .accumulates = "f32 over C*s*s"},
        .source = "model.md 12.4"},
       {.name = "feature_scatter",
        .summary = "features replace the embedding rows of placeholder tokens, in order",
@@ -105,7 +99,6 @@ const std::vector<OpSpec>& vision_ops() {
            {
                real("y", "T C", "embedding rows with features"),
            },
-       .contract = {.rounds = "one cast of the features to the embedding dtype", .accumulates = "none"},
        .source = "model.md 12"},
   };
   return ops;

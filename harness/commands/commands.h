@@ -20,9 +20,10 @@ struct EvalOptions {
 inline constexpr int kMostDigits = 10000;
 
 struct ListOptions {
-  std::string what = "cases";  ///< cases | ops | formats
+  std::string what = "cases";  ///< cases | ops | formats | flags
   std::string name;            ///< one op
-  bool contract = false;       ///< everything about each op
+  bool contract = false;       ///< the rounding contract of each op
+  ContractOptions rounding;    ///< of which profile; none: all
   bool json = false;
   std::string cases;  ///< folder; empty: the one beside the source tree, else ./cases
 };

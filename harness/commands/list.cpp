@@ -9,6 +9,7 @@
 #include "cases/formats.h"
 #include "cases/ops/op.h"
 #include "harness/commands/commands.h"
+#include "harness/contract_table.h"
 #include "harness/result_json.h"
 
 namespace assay::harness {
@@ -96,7 +97,6 @@ Json to_json(const OpSpec& op) {
           {"attributes", list_json(op.attributes)},
           {"inputs", list_json(op.inputs)},
           {"outputs", list_json(op.outputs)},
-          {"contract", {{"rounds", op.contract.rounds}, {"accumulates", op.contract.accumulates}}},
           {"source", op.source}};
 }
 
@@ -120,8 +120,6 @@ std::string everything_about(const OpSpec& op) {
                         attribute.meaning);
   }
   text += operand_lines("input", op.inputs) + operand_lines("output", op.outputs);
-  text += fmt::format("  {:<10} {}\n", "rounds", op.contract.rounds);
-  text += fmt::format("  {:<10} {}\n", "sums", op.contract.accumulates);
   return text + fmt::format("  {:<10} shared/spec: {}\n", "source", op.source);
 }
 
@@ -133,9 +131,13 @@ std::string names_of(const std::vector<OperandSpec>& operands) {
 
 std::string list_ops(const ListOptions& options) {
   const std::vector<OpSpec> chosen = options.name.empty() ? op_specs() : std::vector<OpSpec>{op_named(options.name)};
+  if (options.contract) {
+    const std::vector<Contract> contracts = contracts_of(options.rounding, DType::kBF16);
+    return options.json ? to_text(contracts_json(contracts, chosen)) : contract_table(contracts, chosen);
+  }
   if (options.json) return to_text(list_json(chosen));
   std::string text;
-  if (options.contract || !options.name.empty()) {
+  if (!options.name.empty()) {
     for (const OpSpec& op : chosen) text += (text.empty() ? "" : "\n") + everything_about(op);
     return text;
   }
@@ -145,6 +147,23 @@ std::string list_ops(const ListOptions& options) {
     text += fmt::format("{:<{}}  ({}) -> ({}): {}\n", op.name, width, names_of(op.inputs), names_of(op.outputs),
                         op.summary);
   }
+  return text;
+}
+
+std::string list_flags(const ListOptions& options) {
+  if (options.json) {
+    Json list = Json::array();
+    for (const FlagSpec& flag : flag_specs())
+      list.push_back({{"name", flag.name},
+                      {"default", flag.fallback},
+                      {"glm", flag.glm},
+                      {"meaning", flag.meaning},
+                      {"source", flag.source}});
+    return to_text(list);
+  }
+  std::string text = fmt::format("{:<44} {:>8} {:>8}  {}\n", "flag", "default", "GLM", "meaning");
+  for (const FlagSpec& flag : flag_specs())
+    text += fmt::format("{:<44} {:>8} {:>8}  {}\n", flag.name, flag.fallback.dump(), flag.glm.dump(), flag.meaning);
   return text;
 }
 
@@ -184,8 +203,11 @@ int run_list(const ListOptions& options) {
   if (options.what != "cases" && !options.cases.empty()) {
     throw InputError("list " + options.what, "--cases", "a folder is for: assay list cases");
   }
+  if (!options.contract && !(options.rounding == ContractOptions{}))
+    throw InputError("list " + options.what, "--profile or --flag", "they are for: assay list ops --contract");
   print(options.what == "ops"       ? list_ops(options)
         : options.what == "formats" ? list_formats(options)
+        : options.what == "flags"   ? list_flags(options)
                                     : list_cases(options));
   return 0;
 }

@@ -119,6 +119,8 @@ int run_verify(const VerifyOptions& options) {
   settings.scalar = scalar_named(options.scalar);
   settings.bits = options.bits;
   settings.filter = options.filter;
+  settings.profile = options.rounding.profile;
+  settings.flags = flags_of(options.rounding);
   Report report;
   report.command = to_command_line(options);
   report.scalar = options.scalar;

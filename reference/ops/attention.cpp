@@ -60,14 +60,14 @@ Softmax<T> softmax(const std::vector<T>& scores) {
 template <class T>
 T weighted_value(const std::vector<T>& rounded_powers, const std::vector<T>& values, const T& sum) {
   const auto n = static_cast<std::ptrdiff_t>(values.size());
-  return round_activation(T(dot(rounded_powers.data(), 1, values.data(), 1, n) / sum));
+  return round_at(point("mla_attention/o"), T(dot(rounded_powers.data(), 1, values.data(), 1, n) / sum));
 }
 
 template <class T>
 std::vector<T> rounded_to_activation(const std::vector<T>& values) {
   std::vector<T> result;
   result.reserve(values.size());
-  for (const T& value : values) result.push_back(round_activation(value));
+  for (const T& value : values) result.push_back(round_at(point("mla_attention/p_unnormalised"), value));
   return result;
 }
 
@@ -80,7 +80,8 @@ Softmax<T> attend(const T* query, std::int64_t d, const std::vector<std::int64_t
     return {};
   }
   std::vector<T> scores;
-  for (const std::int64_t s : tokens) scores.push_back(dot(query, 1, key(s), 1, d) * scale);
+  for (const std::int64_t s : tokens)
+    scores.push_back(round_at(point("mla_attention/scores"), dot(query, 1, key(s), 1, d)) * scale);
   Softmax<T> result = softmax(scores);
   const std::vector<T> powers = rounded_to_activation(result.powers);
   std::vector<T> column(tokens.size());
@@ -112,7 +113,7 @@ MaskedAttention<T> mla_attention(const Array<T>& q, const Array<T>& k, const Arr
           q.row(t * heads + h, d), d, row, scale, [&](std::int64_t s) { return k.row(s * heads + h, d); },
           [&](std::int64_t s) { return v.row(s * heads + h, dv); }, dv, result.o.row(t * heads + h, dv));
       for (std::size_t i = 0; i < row.size(); ++i)
-        result.weights.at(t, h, row[i]) = round_activation(T(p.powers[i] / p.sum));
+        result.weights.at(t, h, row[i]) = round_at(point("mla_attention/p"), T(p.powers[i] / p.sum));
       result.lse.at(t, h) = p.lse;
     }
   });
@@ -133,13 +134,15 @@ MaskedAttention<T> mla_attention_masked(const Array<T>& q, const Array<T>& k, co
       std::vector<T> scores(static_cast<std::size_t>(tokens), T(-kInfinity));
       for (std::int64_t s = 0; s < tokens; ++s)
         if (std::binary_search(row.begin(), row.end(), s))
-          scores[static_cast<std::size_t>(s)] = dot(q.row(t * heads + h, d), 1, k.row(s * heads + h, d), 1, d) * scale;
+          scores[static_cast<std::size_t>(s)] =
+              round_at(point("mla_attention/scores"), dot(q.row(t * heads + h, d), 1, k.row(s * heads + h, d), 1, d)) *
+              scale;
       const Softmax<T> p = softmax(scores);
       for (std::int64_t s = 0; s < tokens; ++s)
-        result.weights.at(t, h, s) = round_activation(T(p.powers[static_cast<std::size_t>(s)] / p.sum));
+        result.weights.at(t, h, s) = round_at(point("mla_attention/p"), T(p.powers[static_cast<std::size_t>(s)] / p.sum));
       for (std::int64_t c = 0; c < dv; ++c)
         result.o.at(t, h, c) =
-            round_activation(dot(result.weights.row(t * heads + h, tokens), 1, v.row(h, dv) + c, heads * dv, tokens));
+            round_at(point("mla_attention/o"), dot(result.weights.row(t * heads + h, tokens), 1, v.row(h, dv) + c, heads * dv, tokens));
       result.lse.at(t, h) = p.lse;
     }
   });

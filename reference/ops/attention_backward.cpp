@@ -55,11 +55,11 @@ AttentionGradients<T> mla_attention_backward(const Array<T>& q, const Array<T>& 
     if (queries.empty()) return;
     const std::vector<T> as_key = sum_over_queries(queries, scores.d_scores, q, h, h + 1);
     for (std::int64_t i = 0; i < d; ++i)
-      result.d_k.at(s, h, i) = round_activation(T(as_key[static_cast<std::size_t>(i)] * scale));
+      result.d_k.at(s, h, i) = round_at(point("mla_attention.backward/d_k"), T(as_key[static_cast<std::size_t>(i)] * scale));
     if (d_o.size() == 0) return;
     const std::vector<T> as_value = sum_over_queries(queries, scores.probabilities, d_o, h, h + 1);
     for (std::int64_t i = 0; i < dv; ++i)
-      result.d_v.at(s, h, i) = round_activation(as_value[static_cast<std::size_t>(i)]);
+      result.d_v.at(s, h, i) = round_at(point("mla_attention.backward/d_v"), as_value[static_cast<std::size_t>(i)]);
   });
   return result;
 }
@@ -81,12 +81,12 @@ SparseAttentionGradients<T> sparse_attention_backward(const Array<T>& q, const A
     if (queries.empty()) return;
     const std::vector<T> as_key = sum_over_queries(queries, scores.d_scores, q, 0, heads);
     for (std::int64_t i = 0; i < d; ++i)
-      result.d_c.at(s, i) = round_activation(T(as_key[static_cast<std::size_t>(i)] * scale));
+      result.d_c.at(s, i) = round_at(point("sparse_attention.backward/d_c_as_key"), T(as_key[static_cast<std::size_t>(i)] * scale));
     if (d_o.size() == 0) return;
     const std::vector<T> as_value = sum_over_queries(queries, scores.probabilities, d_o, 0, heads);
     for (std::int64_t i = 0; i < value_dim; ++i)
       result.d_c.at(s, i) =
-          round_activation(T(result.d_c.at(s, i) + round_activation(as_value[static_cast<std::size_t>(i)])));
+          round_at(point("sparse_attention.backward/d_c"), T(result.d_c.at(s, i) + round_at(point("sparse_attention.backward/d_c_as_value"), as_value[static_cast<std::size_t>(i)])));
   });
   return result;
 }

@@ -20,7 +20,7 @@ Array<T> head_or_zero(const Array<T>& x, std::int64_t h, std::int64_t rows, std:
 template <class T>
 void put_head(const Array<T>& matrix, std::int64_t h, Array<T>& x) {
   for (std::int64_t i = 0; i < matrix.dim(0); ++i)
-    for (std::int64_t j = 0; j < matrix.dim(1); ++j) x.at(i, h, j) = round_activation(matrix.at(i, j));
+    for (std::int64_t j = 0; j < matrix.dim(1); ++j) x.at(i, h, j) = round_at(point("mla_attention.backward/d_k"), matrix.at(i, j));
 }
 
 /// Probabilities [T, S] of scaled scores, 0 where not selected.

@@ -73,7 +73,7 @@ struct RowSoftmax {
     const T lse = log(sum) + shift;
     for (std::size_t i = 0; i < scores.size(); ++i) {
       probabilities[i] = exp(T(scores[i] - lse));
-      powers[i] = round_activation(powers[i]);
+      powers[i] = round_at(point("mla_attention.backward/p_unnormalised"), powers[i]);
     }
   }
 };
@@ -96,18 +96,19 @@ ScoreGradients<T> score_gradients(const Array<T>& q, const Selected& selected, c
     if (tokens.empty()) return;
     const auto n = static_cast<std::ptrdiff_t>(tokens.size());
     std::vector<T> scores, column(tokens.size()), dp(tokens.size(), T(0.0));
-    for (const std::int64_t s : tokens) scores.push_back(dot(q.row(row, d), 1, key(s, h), 1, d) * scale);
+    for (const std::int64_t s : tokens)
+      scores.push_back(round_at(point("mla_attention/scores"), dot(q.row(row, d), 1, key(s, h), 1, d)) * scale);
     const RowSoftmax<T> p(scores);
     T delta(0.0);
     if (d_o.size()) {
       std::vector<T> o(static_cast<std::size_t>(dv));
       for (std::int64_t c = 0; c < dv; ++c) {
         for (std::size_t i = 0; i < tokens.size(); ++i) column[i] = value(tokens[i], h)[c];
-        o[static_cast<std::size_t>(c)] = round_activation(T(dot(p.powers.data(), 1, column.data(), 1, n) / p.sum));
+        o[static_cast<std::size_t>(c)] = round_at(point("mla_attention.backward/o"), T(dot(p.powers.data(), 1, column.data(), 1, n) / p.sum));
       }
       delta = dot(d_o.row(row, dv), 1, o.data(), 1, dv);
       for (std::size_t i = 0; i < tokens.size(); ++i)
-        dp[i] = round_activation(dot(d_o.row(row, dv), 1, value(tokens[i], h), 1, dv));
+        dp[i] = round_at(point("mla_attention.backward/d_p"), dot(d_o.row(row, dv), 1, value(tokens[i], h), 1, dv));
     }
     if (d_weights.size()) {
       for (std::size_t i = 0; i < tokens.size(); ++i) column[i] = d_weights.row(row, token_count)[tokens[i]];
@@ -117,12 +118,12 @@ ScoreGradients<T> score_gradients(const Array<T>& q, const Selected& selected, c
     if (d_lse.size()) delta = delta - d_lse[row];
     T* d_scores = result.d_scores.row(row, selected.width);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      d_scores[i] = round_activation(T(p.probabilities[i] * (dp[i] - delta)));
-      result.probabilities.row(row, selected.width)[i] = round_activation(p.probabilities[i]);
+      d_scores[i] = round_at(point("mla_attention.backward/d_scores"), T(p.probabilities[i] * (dp[i] - delta)));
+      result.probabilities.row(row, selected.width)[i] = round_at(point("mla_attention.backward/p"), p.probabilities[i]);
     }
     for (std::int64_t c = 0; c < d; ++c) {
       for (std::size_t i = 0; i < tokens.size(); ++i) column[i] = key(tokens[i], h)[c];
-      d_q.row(row, d)[c] = round_activation(T(dot(d_scores, 1, column.data(), 1, n) * scale));
+      d_q.row(row, d)[c] = round_at(point("mla_attention.backward/d_q"), T(dot(d_scores, 1, column.data(), 1, n) * scale));
     }
   });
   return result;

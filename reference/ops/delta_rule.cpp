@@ -147,7 +147,7 @@ DeltaRule<T> delta_rule(const Array<T>& q, const Array<T>& k, const Array<T>& v,
       Token<T> token{q.row(t * H + key_head, K), k.row(t * H + key_head, K), v.row(t * Hv + h, V), {}, beta.at(t, h)};
       for (std::int64_t d = 0; d < K; ++d) token.decay.push_back(exp(g.at(t, h, d)));
       state.step(token);
-      for (std::int64_t e = 0; e < V; ++e) result.o.at(t, h, e) = round_activation(factor * state.read(token, e));
+      for (std::int64_t e = 0; e < V; ++e) result.o.at(t, h, e) = round_at(point("delta_rule/o"), factor * state.read(token, e));
     }
     T* final_state = result.final_state.row(row, K * V);
     for (std::int64_t d = 0; d < K; ++d) {

@@ -118,7 +118,7 @@ void step_back(const Step<T>& step, const T& factor, const T* d_o, Columns<T> st
   *out.beta = dot(dd.data(), 1, u.data(), 1, V);
   std::vector<T> du;
   for (const T& value : dd) du.push_back(step.beta * value);
-  for (std::int64_t e = 0; e < V; ++e) out.v[e] = round_activation(du[static_cast<std::size_t>(e)]);
+  for (std::int64_t e = 0; e < V; ++e) out.v[e] = round_at(point("delta_rule.backward/d_v"), du[static_cast<std::size_t>(e)]);
   for (std::int64_t d = 0; d < K; ++d) {
     const std::vector<T> memory = decayed.row(d);
     out.k[d] -= dot(memory.data(), 1, du.data(), 1, V);
@@ -140,7 +140,7 @@ Array<T> sum_over_groups(const Array<T>& x, std::int64_t group) {
     for (std::int64_t d = 0; d < width; ++d) {
       T sum = x[row * group * width + d];
       for (std::int64_t member = 1; member < group; ++member) sum += x[(row * group + member) * width + d];
-      sums[row * width + d] = round_activation(sum);
+      sums[row * width + d] = round_at(point("delta_rule.backward/d_qk_of_group"), sum);
     }
   });
   return sums;

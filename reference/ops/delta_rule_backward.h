@@ -28,14 +28,14 @@ DeltaRuleGradients<T> delta_rule_backward(const Array<T>& q, const Array<T>& k, 
                                           std::optional<double> scale, const Array<T>& d_o,
                                           const Array<T>& d_final_state);
 
-/// The same gradients by chunks of `chunk` tokens, without the bf16 stores of megatron.md 2.5. Throws as
-/// delta_rule_backward, and for chunk < 1.
+/// The same gradients by chunks of `chunk` tokens. Throws as delta_rule_backward, and for chunk < 1. Without `store_qk`
+/// d_q and d_k are handed on unrounded (to the norms' backward: megatron.md 2.5); groups must then be of one head.
 template <class T>
 DeltaRuleGradients<T> delta_rule_chunked_backward(const Array<T>& q, const Array<T>& k, const Array<T>& v,
                                                   const Array<T>& g, const Array<T>& beta,
                                                   const Array<T>& initial_state, const Index& cu_seqlens,
                                                   std::optional<double> scale, std::int64_t chunk, const Array<T>& d_o,
-                                                  const Array<T>& d_final_state);
+                                                  const Array<T>& d_final_state, bool store_qk = true);
 
 /// Sums [T, Hv, K] over the value heads of each group of `group` in order, rounded to the activation dtype ->
 /// [T, Hv / group, K].

@@ -9,7 +9,7 @@ Array<T> swiglu(const Array<T>& gate, const Array<T>& up, std::optional<double> 
   for (std::int64_t i = 0; i < y.size(); ++i) {
     const T a = limit ? clamp_above(gate[i], *limit) : gate[i];
     const T b = limit ? clamp_below(clamp_above(up[i], *limit), -*limit) : up[i];
-    y[i] = round_activation(round_activation(a * sigmoid(a)) * b);
+    y[i] = round_at(point("swiglu/y"), round_at(point("swiglu/silu"), a * sigmoid(a)) * b);
   }
   return y;
 }
@@ -18,7 +18,7 @@ template <class T>
 Array<T> residual_add(const Array<T>& a, const Array<T>& b) {
   ASSAY_CHECK(a.size() == b.size());
   Array<T> y(a.shape);
-  for (std::int64_t i = 0; i < y.size(); ++i) y[i] = round_activation(a[i] + b[i]);
+  for (std::int64_t i = 0; i < y.size(); ++i) y[i] = round_at(point("residual_add/y"), a[i] + b[i]);
   return y;
 }
 

@@ -13,15 +13,15 @@ SwigluGradient<T> swiglu_backward(const Array<T>& gate, const Array<T>& up, std:
     const T a = limit ? clamp_above(gate[i], *limit) : gate[i];
     const T b = limit ? clamp_below(clamp_above(up[i], *limit), -*limit) : up[i];
     const T s = sigmoid(a);
-    T d_up = dy[i] * round_activation(a * s);
-    T d_gate = round_activation(dy[i] * b) * (s * (T(1.0) + a * (T(1.0) - s)));
+    T d_up = dy[i] * round_at(point("swiglu.backward/silu"), a * s);
+    T d_gate = round_at(point("swiglu.backward/d_silu"), dy[i] * b) * (s * (T(1.0) + a * (T(1.0) - s)));
     if (limit) {
       d_up = where_at_most(up[i], *limit, d_up);
       d_up = where_at_most(T(-up[i]), *limit, d_up);
       d_gate = where_at_most(gate[i], *limit, d_gate);
     }
-    gradient.d_up[i] = round_activation(d_up);
-    gradient.d_gate[i] = round_activation(d_gate);
+    gradient.d_up[i] = round_at(point("swiglu.backward/d_up"), d_up);
+    gradient.d_gate[i] = round_at(point("swiglu.backward/d_gate"), d_gate);
   }
   return gradient;
 }

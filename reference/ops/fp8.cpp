@@ -4,8 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <type_traits>
-
+#include "reference/ops/fp8_accumulator.h"
 #include "reference/parallel.h"
 
 namespace assay::reference {
@@ -59,45 +58,8 @@ std::int64_t code_of(float x, float scale, const Format& format) {
   return static_cast<std::int64_t>(encode(format, value, Overflow::kSaturate));
 }
 
-/// 2^floor(log2 x), 0 for 0.
-double leading_power(double x) { return x == 0.0 ? 0.0 : std::exp2(std::logb(x)); }
-
-/// The exponent a tensor core gives to a code, as a power of two: subnormals have that of the smallest normal number
-/// (2^-6 for e4m3, which is above e5m2's).
-double code_power(const Bound& code) { return std::max(leading_power(std::abs(code.v) + code.e), 0x1p-6); }
-
-/// Error of a sum of products on a tensor core that adds 32 of them at a time to its accumulator: the 33 terms are
-/// aligned to the largest exponent among them and cut to `fraction_bits` bits, and so is their sum.
-double tensor_core_error(const Bound* x, const Bound* w, std::int64_t n, std::int64_t fraction_bits) {
-  constexpr std::int64_t kProductsAtOnce = 32;
-  const double cut = std::exp2(-static_cast<double>(fraction_bits));
-  double value = 0.0, error = 0.0;
-  for (std::int64_t first = 0; first < n; first += kProductsAtOnce) {
-    double largest = leading_power(std::abs(value) + error), terms = value == 0.0 && error == 0.0 ? 0.0 : 1.0;
-    for (std::int64_t i = first; i < std::min(n, first + kProductsAtOnce); ++i) {
-      const double product = x[i].v * w[i].v;
-      if (product == 0.0) continue;
-      largest = std::max(largest, code_power(x[i]) * code_power(w[i]));
-      terms += 1.0;
-      value += product;
-    }
-    error += terms * largest * cut;
-    error += leading_power(std::abs(value) + error) * cut;
-  }
-  return error;
-}
-
-/// The dot of one K block in the declared accumulator.
 template <class T>
-T block_dot(const T* x, const T* w, std::int64_t n, [[maybe_unused]] std::optional<std::int64_t> fraction_bits) {
-  T sum = dot(x, 1, w, 1, n);
-  if constexpr (std::is_same_v<T, Bound>)
-    if (fraction_bits) sum.e += tensor_core_error(x, w, n, *fraction_bits);
-  return sum;
-}
-
-template <class T>
-QuantizeOptions options_of(const Call<T>& call, const std::string& op) {
+QuantizeOptions attributes_of(const Call<T>& call, const std::string& op) {
   QuantizeOptions options;
   options.format = &format_named(op + ": format", call.text("format"), {&e4m3(), &e5m2()});
   options.power_of_two = call.flag("power_of_two");
@@ -125,32 +87,52 @@ Array<T> dequantize_block(const Array<T>& codes, const Array<T>& scales, std::in
   Array<T> y(codes.shape);
   parallel_for(rows, [&](std::int64_t i) {
     for (std::int64_t j = 0; j < columns; ++j)
-      y.at(i, j) = round_activation(codes.at(i, j) * scales.at(i / block_rows, j / block_columns));
+      y.at(i, j) = round_at(point("dequantize_block/y"), codes.at(i, j) * scales.at(i / block_rows, j / block_columns));
   });
   return y;
 }
 
 template <class T>
-Array<T> linear_fp8(const Array<T>& x_codes, const Array<T>& x_scales, const Array<T>& w_codes,
-                    const Array<T>& w_scales, std::int64_t block, std::optional<std::int64_t> fraction_bits) {
-  check_block("linear_fp8", block);
+Array<T> product_fp8(const Array<T>& x_codes, const Array<T>& x_scales, const Array<T>& w_codes,
+                     const Array<T>& w_scales, std::int64_t block, std::int64_t w_block_rows,
+                     std::optional<std::int64_t> fraction_bits) {
+  check_block("linear_fp8", std::min(block, w_block_rows));
   const std::int64_t rows = x_codes.dim(0), inner = x_codes.dim(1), columns = w_codes.dim(0);
   const std::int64_t blocks = ceil_div(inner, block);
+  ASSAY_CHECK(w_codes.dim(1) == inner);
   check_grid("x_scales", x_scales, {rows, blocks});
-  check_grid("w_scales", w_scales, {ceil_div(columns, block), blocks});
+  check_grid("w_scales", w_scales, {ceil_div(columns, w_block_rows), blocks});
   Array<T> y({rows, columns});
   parallel_for(rows, [&](std::int64_t m) {
     std::vector<T> terms(static_cast<std::size_t>(blocks));
     for (std::int64_t n = 0; n < columns; ++n) {
       for (std::int64_t b = 0; b < blocks; ++b) {
         const std::int64_t first = b * block, count = std::min(block, inner - first);
-        const T sum = block_dot(x_codes.row(m, inner) + first, w_codes.row(n, inner) + first, count, fraction_bits);
+        const T sum =
+            accumulated_dot(x_codes.row(m, inner) + first, w_codes.row(n, inner) + first, count, fraction_bits);
         terms[static_cast<std::size_t>(b)] = sum * x_scales.at(m, b);
       }
-      y.at(m, n) = round_activation(dot(terms.data(), 1, w_scales.row(n / block, blocks), 1, blocks));
+      y.at(m, n) = dot(terms.data(), 1, w_scales.row(n / w_block_rows, blocks), 1, blocks);
     }
   });
   return y;
+}
+
+template <class T>
+Array<T> linear_fp8(const Array<T>& x_codes, const Array<T>& x_scales, const Array<T>& w_codes,
+                    const Array<T>& w_scales, std::int64_t block, std::optional<std::int64_t> fraction_bits,
+                    std::optional<std::int64_t> w_block_rows) {
+  Array<T> y = product_fp8(x_codes, x_scales, w_codes, w_scales, block, w_block_rows.value_or(block), fraction_bits);
+  for (T& value : y.data) value = round_at(point("linear_fp8/y"), value);
+  return y;
+}
+
+QuantizeOptions options_of(const BlockQuantizer& quantizer) {
+  QuantizeOptions options;
+  options.format = quantizer.format;
+  options.power_of_two = quantizer.power_of_two;
+  options.amax_epsilon = static_cast<float>(quantizer.amax_epsilon);
+  return options;
 }
 
 float fp8_scale(float amax, const QuantizeOptions& options) {
@@ -193,20 +175,32 @@ void add_fp8_ops(OpTable<T>& table) {
                                              call.integer("block_columns"))}};
   };
   table["linear_fp8"] = [](const Call<T>& call) {
-    const std::optional<double> bits = call.optional_real("accumulator_fraction_bits");
-    if (bits && *bits < 1)
-      throw InputError("linear_fp8: accumulator_fraction_bits", std::to_string(*bits), "1 or more");
-    const auto fraction_bits = bits ? std::optional(static_cast<std::int64_t>(*bits)) : std::nullopt;
-    return Results<T>{{"y", linear_fp8(call.in("x_codes"), call.in("x_scales"), call.in("w_codes"), call.in("w_scales"),
-                                       call.integer("block"), fraction_bits)}};
+    const auto count = [&](const std::string& attribute) -> std::optional<std::int64_t> {
+      const std::optional<double> value = call.optional_real(attribute);
+      if (!value) return std::nullopt;
+      if (*value < 1) throw InputError("linear_fp8: " + attribute, std::to_string(*value), "1 or more");
+      return static_cast<std::int64_t>(*value);
+    };
+    return Results<T>{
+        {"y", linear_fp8(call.in("x_codes"), call.in("x_scales"), call.in("w_codes"), call.in("w_scales"),
+                         call.integer("block"), count("accumulator_fraction_bits"), count("w_block_rows"))}};
   };
   table["quantize_block"] = [](const Call<T>& call) {
-    Quantized result = quantize_block(call.tensor("x"), call.integer("block_rows"), call.integer("block_columns"),
-                                      options_of(call, "quantize_block"));
-    return Results<T>{{"codes", std::move(result.codes)}, {"scale_inv", widened<T>(result.scale_inv, result.grid)}};
+    const Tensor& x = call.tensor("x");
+    const std::int64_t block_rows = call.integer("block_rows"), block_columns = call.integer("block_columns");
+    const QuantizeOptions options = attributes_of(call, "quantize_block");
+    Results<T> results;
+    const auto add = [&](const Tensor& values, const std::string& suffix) {
+      Quantized copy = quantize_block(values, block_rows, block_columns, options);
+      results["codes" + suffix] = std::move(copy.codes);
+      results["scale_inv" + suffix] = widened<T>(copy.scale_inv, copy.grid);
+    };
+    add(x, "");
+    if (call.flag("columnwise")) add(x.permuted({1, 0}), "_columnwise");
+    return results;
   };
   table["fp8_scale"] = [](const Call<T>& call) {
-    QuantizeOptions options = options_of(call, "fp8_scale");
+    QuantizeOptions options = attributes_of(call, "fp8_scale");
     options.input_format =
         &format_named("fp8_scale: input_format", call.text("input_format"), {&bf16(), &fp16(), &fp32()});
     const Tensor& amax = call.tensor("amax");
@@ -222,10 +216,12 @@ void add_fp8_ops(OpTable<T>& table) {
   };
 }
 
-#define ASSAY_INSTANTIATE(T)                                                                                     \
-  template Array<T> dequantize_block(const Array<T>&, const Array<T>&, std::int64_t, std::int64_t);              \
-  template Array<T> linear_fp8(const Array<T>&, const Array<T>&, const Array<T>&, const Array<T>&, std::int64_t, \
-                               std::optional<std::int64_t>);                                                     \
+#define ASSAY_INSTANTIATE(T)                                                                                      \
+  template Array<T> dequantize_block(const Array<T>&, const Array<T>&, std::int64_t, std::int64_t);               \
+  template Array<T> product_fp8(const Array<T>&, const Array<T>&, const Array<T>&, const Array<T>&, std::int64_t, \
+                                std::int64_t, std::optional<std::int64_t>);                                       \
+  template Array<T> linear_fp8(const Array<T>&, const Array<T>&, const Array<T>&, const Array<T>&, std::int64_t,  \
+                               std::optional<std::int64_t>, std::optional<std::int64_t>);                         \
   template void add_fp8_ops(OpTable<T>&);
 ASSAY_FOR_SCALARS(ASSAY_INSTANTIATE)
 #undef ASSAY_INSTANTIATE

@@ -76,7 +76,7 @@ Array<T> cross_entropy_backward(const Array<T>& logits, const Index& labels, std
     softmax(logits.row(t, vocabulary), vocabulary, d);
     for (std::int64_t i = 0; i < vocabulary; ++i) {
       const T through_loss = counts && i == labels[t] ? T(d_loss_here * (d[i] - T(1.0))) : T(d_loss_here * d[i]);
-      d[i] = round_activation(through_loss + d_lse_here * d[i]);
+      d[i] = round_at(point("cross_entropy.backward/d_logits"), through_loss + d_lse_here * d[i]);
     }
   });
   return d_logits;

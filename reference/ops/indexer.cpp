@@ -123,15 +123,15 @@ KPool<T> kpool_compress(const Array<T>& k, const Array<T>& gate, const Array<T>&
       for (std::int64_t s = 0; s < kpool; ++s) {
         const auto slot = static_cast<std::size_t>(s);
         const T weight = power[slot] / sum;
-        result.weights.at(p, s, c) = rounding == PoolRounding::kHf ? round_activation(weight) : weight;
+        result.weights.at(p, s, c) = rounding == PoolRounding::kHf ? round_at(point("kpool_compress/weights"), weight) : weight;
         result.exp_of_score_minus_max.at(p, s, c) = exp(score[slot] - score[top]);
         if (rounding == PoolRounding::kHf)
-          product[slot] = round_activation(T(result.weights.at(p, s, c) * k.at(first + s, c)));
+          product[slot] = round_at(point("kpool_compress/products"), T(result.weights.at(p, s, c) * k.at(first + s, c)));
       }
       const T sum_of_products = rounding == PoolRounding::kHf
                                     ? dot(product.data(), 1, ones.data(), 1, kpool)
                                     : T(dot(power.data(), 1, k.data.data() + first * d + c, d, kpool) / sum);
-      result.pooled.at(p, c) = rounding == PoolRounding::kNone ? sum_of_products : round_activation(sum_of_products);
+      result.pooled.at(p, c) = rounding == PoolRounding::kNone ? sum_of_products : round_at(point("kpool_compress/pooled"), sum_of_products);
     }
   });
   return result;
@@ -205,7 +205,7 @@ Array<T> head_weights(const Array<T>& x, const Array<T>& weight, std::int64_t he
   if (head_dim < 1) throw InputError("head_dim", std::to_string(head_dim), "at least 1");
   Array<T> w = matmul_nt(x, weight);
   const T per_head = inverse_root<T>(weight.dim(0)), per_channel = inverse_root<T>(head_dim);
-  for (T& value : w.data) value = value * per_head * per_channel;
+  for (T& value : w.data) value = round_at(point("head_weights/product"), value) * per_head * per_channel;
   return w;
 }
 

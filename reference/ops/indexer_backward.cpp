@@ -90,8 +90,8 @@ KPoolGradients<T> kpool_compress_backward(const Array<T>& k, const Array<T>& gat
       for (std::int64_t c = 0; c < d; ++c) {
         const std::int64_t token = pool.first_token[p] + s;
         if (d_pooled.size())
-          result.d_k.at(token, c) = round_activation(T(pool.weights.at(p, s, c) * d_pooled.at(p, c)));
-        if (gate.size()) result.d_gate.at(token, c) = round_activation(dz.at(p, s, c));
+          result.d_k.at(token, c) = round_at(point("kpool_compress.backward/d_k"), T(pool.weights.at(p, s, c) * d_pooled.at(p, c)));
+        if (gate.size()) result.d_gate.at(token, c) = round_at(point("kpool_compress.backward/d_gate"), dz.at(p, s, c));
       }
   });
   const T one(1.0);
@@ -106,7 +106,7 @@ Array<T> hadamard_backward(const Array<T>& x, const Array<T>& d_y, bool rotate) 
   ASSAY_CHECK(d_y.size() == x.size());
   // H is symmetric: the transpose of the rotation is the rotation.
   Array<T> d_x = rotate ? hadamard_fp8(d_y, false, 0.0).transformed : d_y;
-  for (T& value : d_x.data) value = round_activation(value);
+  for (T& value : d_x.data) value = round_at(point("hadamard_fp8.backward/d_x"), value);
   return std::move(d_x).reshaped(x.shape);
 }
 
@@ -119,7 +119,7 @@ HeadWeightsGradients<T> head_weights_backward(const Array<T>& x, const Array<T>&
   Array<T> d_product = d_w;
   for (T& value : d_product.data) value = value * per_channel * per_head;
   LinearGradients<T> g = product_backward(x, weight, d_product);
-  for (T& value : g.d_x.data) value = round_activation(value);
+  for (T& value : g.d_x.data) value = round_at(point("head_weights.backward/d_x"), value);
   return {std::move(g.d_x), std::move(g.d_weight)};
 }
 
@@ -145,10 +145,10 @@ IndexScoresGradients<T> index_scores_backward(const Array<T>& q, const Array<T>&
     }
     result.d_w[row] = dot(terms.data(), 1, cotangents, 1, pools);
     for (std::int64_t c = 0; c < d; ++c)
-      result.d_q.row(row, d)[c] = round_activation(dot(&d_dots[row], rows, pooled.data.data() + c, d, pools));
+      result.d_q.row(row, d)[c] = round_at(point("index_scores.backward/d_q"), dot(&d_dots[row], rows, pooled.data.data() + c, d, pools));
   });
   parallel_for(pools * d, [&](std::int64_t i) {
-    result.d_pooled[i] = round_activation(dot(d_dots.row(i / d, rows), 1, q.data.data() + i % d, d, rows));
+    result.d_pooled[i] = round_at(point("index_scores.backward/d_pooled"), dot(d_dots.row(i / d, rows), 1, q.data.data() + i % d, d, rows));
   });
   return result;
 }

@@ -30,7 +30,7 @@ Array<T> kda_conv(const Array<T>& u, const Array<T>& weight, const Index& cu_seq
         window.push_back(j < missing ? initial.at(age + j, c) : u.at(t - taps + 1 + j, c));
       const auto count = static_cast<std::int64_t>(window.size());
       const T sum = dot(window.data(), 1, weight.row(c, taps) + taps - count, 1, count);
-      y.at(t, c) = round_activation(sum * sigmoid(sum));
+      y.at(t, c) = round_at(point("kda_conv/y"), sum * sigmoid(sum));
     }
   });
   return y;
@@ -58,7 +58,7 @@ Array<T> kda_gate(const Array<T>& f, const Array<T>& A_log, const Array<T>& dt_b
 template <class T>
 Array<T> beta(const Array<T>& b) {
   Array<T> result(b.shape);
-  for (std::int64_t i = 0; i < b.size(); ++i) result[i] = sigmoid(b[i]);
+  for (std::int64_t i = 0; i < b.size(); ++i) result[i] = round_at(point("beta/beta"), sigmoid(b[i]));
   return result;
 }
 
@@ -89,11 +89,13 @@ void add_kda_ops(OpTable<T>& table) {
     const auto stored_or = [&call](const char* stored, const auto& compute) -> Array<T> {
       return call.has(stored) ? call.in(stored) : compute();
     };
-    DeltaRule<T> rule =
-        delta_rule(stored_or("stored_q", [&] { return l2norm(call.in("q"), eps); }),
-                   stored_or("stored_k", [&] { return l2norm(call.in("k"), eps); }), call.in("v"),
-                   stored_or("stored_g", [&] { return g; }), stored_or("stored_beta", [&] { return b; }), state,
-                   documents, call.optional_real("scale"));
+    const Array<T> q = stored_or("stored_q", [&] { return l2norm(call.in("q"), eps); });
+    const Array<T> k = stored_or("stored_k", [&] { return l2norm(call.in("k"), eps); });
+    const Array<T> decay = stored_or("stored_g", [&] { return g; }), step = stored_or("stored_beta", [&] { return b; });
+    const std::optional<double> scale = call.optional_real("scale"), chunk = call.optional_real("chunk");
+    DeltaRule<T> rule = chunk ? delta_rule_chunked(q, k, call.in("v"), decay, step, state, documents, scale,
+                                                   static_cast<std::int64_t>(*chunk))
+                              : delta_rule(q, k, call.in("v"), decay, step, state, documents, scale);
     return Results<T>{{"o", std::move(rule.o)},
                       {"final_state", std::move(rule.final_state)},
                       {"g", std::move(g)},

@@ -54,9 +54,9 @@ KdaConvGradients<T> kda_conv_backward(const Array<T>& u, const Array<T>& weight,
       const Array<T>& before = s == 0 ? initial : Array<T>();
       const Channel<T> channel(u, weight, before, document, c, d);
       for (std::int64_t r = 0; before.size() && r < taps - 1; ++r)
-        result.d_initial.at(r, c) = round_activation(channel.gradient(w, r, 0));
+        result.d_initial.at(r, c) = round_at(point("kda_conv.backward/d_initial"), channel.gradient(w, r, 0));
       for (std::int64_t t = 0; t < document.length(); ++t)
-        result.d_u.at(document.begin + t, c) = round_activation(channel.gradient(w, taps - 1, t));
+        result.d_u.at(document.begin + t, c) = round_at(point("kda_conv.backward/d_u"), channel.gradient(w, taps - 1, t));
       d_sum.insert(d_sum.end(), channel.d_sum.begin(), channel.d_sum.end());
       for (std::int64_t j = 0; j < taps; ++j)
         seen[static_cast<std::size_t>(j)].insert(seen[static_cast<std::size_t>(j)].end(), channel.past.begin() + j,
@@ -93,7 +93,7 @@ KdaGateGradients<T> kda_gate_backward(const Array<T>& f, const Array<T>& A_log, 
           left.push_back(slope);
           right.push_back(-(rate * softplus(x)));
         }
-        result.d_f.at(t, h, i) = round_activation(raw);
+        result.d_f.at(t, h, i) = round_at(point("kda_gate.backward/d_f"), raw);
       }
     }
     result.d_A_log[h] = dot(left.data(), 1, right.data(), 1, tokens * width);
@@ -112,7 +112,7 @@ Array<T> beta_backward(const Array<T>& b, const Array<T>& d_beta) {
   Array<T> d_b(b.shape);
   for (std::int64_t i = 0; i < b.size(); ++i) {
     const T s = sigmoid(b[i]);
-    d_b[i] = round_activation(d[i] * s * (T(1.0) - s));
+    d_b[i] = round_at(point("beta.backward/d_b"), d[i] * s * (T(1.0) - s));
   }
   return d_b;
 }
@@ -124,7 +124,10 @@ KdaAttentionGradients<T> kda_attention_backward(const KdaAttention<T>& in, const
   const Array<T> g = in.stored_g.size() ? in.stored_g : kda_gate(in.gate, in.A_log, in.dt_bias, in.lower_bound);
   const Array<T> step = in.stored_beta.size() ? in.stored_beta : beta(in.beta_logits);
   DeltaRuleGradients<T> rule =
-      delta_rule_backward(q, k, in.v, g, step, in.initial_state, in.cu_seqlens, in.scale, d.d_o, d.d_final_state);
+      in.chunk ? delta_rule_chunked_backward(q, k, in.v, g, step, in.initial_state, in.cu_seqlens, in.scale, *in.chunk,
+                                             d.d_o, d.d_final_state, false)
+               : delta_rule_backward(q, k, in.v, g, step, in.initial_state, in.cu_seqlens, in.scale, d.d_o,
+                                     d.d_final_state);
   const auto add = [](Array<T>& sum, const Array<T>& direct, const char* operand) {
     const Array<T> term = cotangent_or_zero(direct, sum.shape, operand);
     for (std::int64_t i = 0; direct.size() && i < sum.size(); ++i) sum[i] += term[i];
@@ -187,6 +190,7 @@ void add_kda_backward_ops(OpTable<T>& table) {
                                           call.integer("chunk"), array(call, "d_o"), array(call, "d_final_state")));
   };
   table["kda_attention.backward"] = [=](const Call<T>& call) {
+    const std::optional<double> chunk = call.optional_real("chunk");
     const KdaAttention<T> inputs{call.in("q"),
                                  call.in("k"),
                                  call.in("v"),
@@ -202,7 +206,8 @@ void add_kda_backward_ops(OpTable<T>& table) {
                                  array(call, "stored_q"),
                                  array(call, "stored_k"),
                                  array(call, "stored_g"),
-                                 array(call, "stored_beta")};
+                                 array(call, "stored_beta"),
+                                 chunk ? std::optional(static_cast<std::int64_t>(*chunk)) : std::nullopt};
     KdaAttentionGradients<T> d = kda_attention_backward(
         inputs, {array(call, "d_o"), array(call, "d_final_state"), array(call, "d_g"), array(call, "d_beta")});
     Results<T> results{{"d_q", std::move(d.d_q)},         {"d_k", std::move(d.d_k)},

@@ -51,6 +51,7 @@ struct KdaAttention {
   /// The normalised q and k, the log decay and the step size as an implementation stored them: used instead of the
   /// computed ones where not empty.
   Array<T> stored_q{}, stored_k{}, stored_g{}, stored_beta{};
+  std::optional<std::int64_t> chunk{};  ///< tokens of a chunk; none: the recurrence
 };
 
 template <class T>
@@ -63,7 +64,7 @@ struct KdaAttentionGradients {
   Array<T> d_q, d_k, d_v, d_gate, d_A_log, d_dt_bias, d_beta_logits, d_initial_state;
 };
 
-/// The composition: delta_rule_backward on the normalised q and k, then l2norm_backward, kda_gate_backward and
+/// The composition: delta_rule_backward (or delta_rule_chunked_backward) on the normalised q and k, then l2norm_backward, kda_gate_backward and
 /// beta_backward; the cotangents of the outputs g and beta are added to what the recurrence gives.
 template <class T>
 KdaAttentionGradients<T> kda_attention_backward(const KdaAttention<T>& inputs, const KdaAttentionCotangents<T>& d);

@@ -10,7 +10,7 @@ template <class T>
 Array<T> linear(const Array<T>& x, const Array<T>& weight, const Array<T>& bias) {
   Array<T> y = matmul_nt(x, weight);
   const std::int64_t columns = weight.dim(0);
-  for (std::int64_t i = 0; i < y.size(); ++i) y[i] = round_activation(bias.size() ? y[i] + bias[i % columns] : y[i]);
+  for (std::int64_t i = 0; i < y.size(); ++i) y[i] = round_at(point("linear/y"), bias.size() ? y[i] + bias[i % columns] : y[i]);
   return y;
 }
 
@@ -21,7 +21,7 @@ Array<T> head_linear(const Array<T>& q, const Array<T>& weight) {
   parallel_for(tokens * heads, [&](std::int64_t row) {
     const T* matrix = weight.row(row % heads * outputs, inputs);
     for (std::int64_t i = 0; i < outputs; ++i)
-      y[row * outputs + i] = round_activation(dot(q.row(row, inputs), 1, matrix + i * inputs, 1, inputs));
+      y[row * outputs + i] = round_at(point("head_linear/y"), dot(q.row(row, inputs), 1, matrix + i * inputs, 1, inputs));
   });
   return y;
 }
@@ -37,7 +37,7 @@ Array<T> grouped_linear(const Array<T>& x, const Index& offsets, const Array<T>&
   parallel_for(rows, [&](std::int64_t row) {
     const T* matrix = weight.row(expert[static_cast<std::size_t>(row)] * outputs, inputs);
     for (std::int64_t i = 0; i < outputs; ++i)
-      y[row * outputs + i] = round_activation(dot(x.row(row, inputs), 1, matrix + i * inputs, 1, inputs));
+      y[row * outputs + i] = round_at(point("grouped_linear/y"), dot(x.row(row, inputs), 1, matrix + i * inputs, 1, inputs));
   });
   return y;
 }

@@ -11,7 +11,7 @@ namespace {
 
 template <class T>
 void round_all(Array<T>& x) {
-  for (T& value : x.data) value = round_activation(value);
+  for (T& value : x.data) value = round_at(point("linear.backward/d_x"), value);
 }
 
 /// Matrix h of x [T, H, D]: [T, D].
@@ -83,7 +83,7 @@ HeadLinearGradients<T> head_linear_backward(const Array<T>& q, const Array<T>& w
     const LinearGradients<T> head =
         product_backward(head_of(q, h), rows_of(weight, h * outputs, (h + 1) * outputs, inputs), head_of(dy, h));
     for (std::int64_t t = 0; t < tokens; ++t)
-      for (std::int64_t i = 0; i < inputs; ++i) result.d_q.at(t, h, i) = round_activation(head.d_x.at(t, i));
+      for (std::int64_t i = 0; i < inputs; ++i) result.d_q.at(t, h, i) = round_at(point("head_linear.backward/d_q"), head.d_x.at(t, i));
     std::copy(head.d_weight.data.begin(), head.d_weight.data.end(), result.d_weight.row(h * outputs, inputs));
   }
   return result;

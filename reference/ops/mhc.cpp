@@ -1,5 +1,7 @@
 #include "reference/ops/mhc.h"
 
+#include <algorithm>
+
 #include "reference/linear_algebra.h"
 #include "reference/parallel.h"
 
@@ -48,15 +50,16 @@ Mapping<T> mhc_mapping(const Array<T>& x, const Array<T>& weight, const Array<T>
       const T logit = r * m.projection.at(t, o) * factor + bias[o];
       m.mapping_logits.at(t, o) = logit;
       if (o < n) {
-        m.h_pre.at(t, o) = sigmoid(logit) + constant<T>(options.pre_eps);
+        m.h_pre.at(t, o) = round_at(point("mhc_mapping/h"), sigmoid(logit) + constant<T>(options.pre_eps));
       } else if (o < 2 * n) {
-        m.h_post.at(t, o - n) = T(2.0) * sigmoid(logit);
+        m.h_post.at(t, o - n) = round_at(point("mhc_mapping/h"), T(2.0) * sigmoid(logit));
       } else {
         res_logits[t * n * n + o - 2 * n] = logit;
       }
     }
   });
   m.h_res = sinkhorn(res_logits, options.iterations, options.sinkhorn_eps).h_res;
+  for (T& value : m.h_res.data) value = round_at(point("mhc_mapping/h"), value);
   return m;
 }
 
@@ -69,12 +72,12 @@ Array<T> mhc_aggregate(const Array<T>& x, const Array<T>& h_pre, bool in_fp32) {
     std::vector<T> products(static_cast<std::size_t>(n));
     for (std::int64_t c = 0; c < width; ++c) {
       if (in_fp32) {
-        y.at(t, c) = round_activation(dot(h_pre.row(t, n), 1, x.row(t, n * width) + c, width, n));
+        y.at(t, c) = round_at(point("mhc_aggregate/y"), dot(h_pre.row(t, n), 1, x.row(t, n * width) + c, width, n));
         continue;
       }
       for (std::int64_t j = 0; j < n; ++j)
-        products[static_cast<std::size_t>(j)] = round_activation(h_pre.at(t, j) * x.at(t, j, c));
-      y.at(t, c) = round_activation(dot(products.data(), 1, ones.data(), 1, n));
+        products[static_cast<std::size_t>(j)] = round_at(point("mhc_aggregate/products"), h_pre.at(t, j) * x.at(t, j, c));
+      y.at(t, c) = round_at(point("mhc_aggregate/y"), dot(products.data(), 1, ones.data(), 1, n));
     }
   });
   return y;
@@ -84,16 +87,21 @@ template <class T>
 Array<T> mhc_mix(const Array<T>& residual, const Array<T>& branch, const Array<T>& h_post, const Array<T>& h_res,
                  const Array<T>& branch_bias, bool in_fp32) {
   const std::int64_t tokens = residual.dim(0), n = residual.dim(1), width = residual.dim(2);
-  const auto stored = [in_fp32](const T& value) { return in_fp32 ? value : round_activation(value); };
+  const auto stored = [in_fp32](const T& value) { return in_fp32 ? value : round_at(point("mhc_mix/parts"), value); };
+  const auto coefficient = [](const T& value) { return round_at(point("mhc_mix/coefficients"), value); };
   Array<T> y(residual.shape);
   parallel_for(tokens, [&](std::int64_t t) {
-    for (std::int64_t j = 0; j < n; ++j)
+    std::vector<T> res(static_cast<std::size_t>(n * n));
+    std::transform(h_res.row(t, n * n), h_res.row(t + 1, n * n), res.begin(), coefficient);
+    for (std::int64_t j = 0; j < n; ++j) {
+      const T post = coefficient(h_post.at(t, j));
       for (std::int64_t c = 0; c < width; ++c) {
-        const T mixed = stored(dot(h_res.row(t, n * n) + j, n, residual.row(t, n * width) + c, width, n));
-        T expanded = stored(h_post.at(t, j) * branch.at(t, c));
-        if (branch_bias.size()) expanded = stored(expanded + stored(h_post.at(t, j) * branch_bias[c]));
-        y.at(t, j, c) = round_activation(expanded + mixed);
+        const T mixed = stored(dot(res.data() + j, n, residual.row(t, n * width) + c, width, n));
+        T expanded = stored(post * branch.at(t, c));
+        if (branch_bias.size()) expanded = stored(expanded + stored(post * branch_bias[c]));
+        y.at(t, j, c) = round_at(point("mhc_mix/y"), expanded + mixed);
       }
+    }
   });
   return y;
 }
@@ -106,7 +114,7 @@ Array<T> contract_mean(const Array<T>& x, bool in_fp32) {
   parallel_for(tokens, [&](std::int64_t t) {
     for (std::int64_t c = 0; c < width; ++c) {
       const T sum = dot(ones.data(), 1, x.row(t, n * width) + c, width, n);
-      y.at(t, c) = round_activation((in_fp32 ? sum : round_activation(sum)) / T(static_cast<double>(n)));
+      y.at(t, c) = round_at(point("stream_contract/y"), (in_fp32 ? sum : round_at(point("stream_contract/sum"), sum)) / T(static_cast<double>(n)));
     }
   });
   return y;

@@ -76,7 +76,7 @@ T sigmoid_slope(const T& logit) {
 
 template <class T>
 void round_all(Array<T>& x) {
-  for (T& value : x.data) value = round_activation(value);
+  for (T& value : x.data) value = round_at(point("mhc_mapping.backward/d_x"), value);
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ Array<T> stream_expand_backward(const Array<T>& dy, std::int64_t n) {
   const T one(1.0);
   parallel_for(d_x.size() / width, [&](std::int64_t t) {
     for (std::int64_t c = 0; c < width; ++c)
-      d_x[t * width + c] = round_activation(dot(dy.row(t, n * width) + c, width, &one, 0, n));
+      d_x[t * width + c] = round_at(point("stream_expand.backward/d_x"), dot(dy.row(t, n * width) + c, width, &one, 0, n));
   });
   return d_x;
 }
@@ -167,11 +167,11 @@ AggregateGradient<T> mhc_aggregate_backward(const Array<T>& x, const Array<T>& h
     std::vector<T> products(static_cast<std::size_t>(width));
     for (std::int64_t j = 0; j < n; ++j) {
       for (std::int64_t c = 0; c < width; ++c) {
-        gradient.d_x.at(t, j, c) = round_activation(h_pre.at(t, j) * dy.at(t, c));
-        if (!in_fp32) products[static_cast<std::size_t>(c)] = round_activation(x.at(t, j, c) * dy.at(t, c));
+        gradient.d_x.at(t, j, c) = round_at(point("mhc_aggregate.backward/d_x"), h_pre.at(t, j) * dy.at(t, c));
+        if (!in_fp32) products[static_cast<std::size_t>(c)] = round_at(point("mhc_aggregate.backward/products"), x.at(t, j, c) * dy.at(t, c));
       }
       gradient.d_h_pre.at(t, j) = in_fp32 ? dot(x.row(t * n + j, width), 1, dy.row(t, width), 1, width)
-                                          : round_activation(dot(products.data(), 1, &one, 0, width));
+                                          : round_at(point("mhc_aggregate.backward/d_h_pre"), dot(products.data(), 1, &one, 0, width));
     }
   });
   return gradient;
@@ -184,7 +184,7 @@ MixGradient<T> mhc_mix_backward(const Array<T>& residual, const Array<T>& branch
   MixGradient<T> gradient{Array<T>(residual.shape), Array<T>(branch.shape), Array<T>(h_post.shape),
                           Array<T>(h_res.shape), branch_bias.size() ? Array<T>({width}) : Array<T>()};
   if (dy.size() == 0) return gradient;
-  const auto stored = [in_fp32](const T& value) { return in_fp32 ? value : round_activation(value); };
+  const auto stored = [in_fp32](const T& value) { return in_fp32 ? value : round_at(point("mhc_mix.backward/parts"), value); };
   const T one(1.0);
   Array<T> d_expanded({tokens, width});
   parallel_for(tokens, [&](std::int64_t t) {
@@ -194,9 +194,9 @@ MixGradient<T> mhc_mix_backward(const Array<T>& residual, const Array<T>& branch
       for (std::int64_t j = 0; j < n; ++j)
         products[static_cast<std::size_t>(j)] = stored(h_post.at(t, j) * dy.at(t, j, c));
       d_expanded.at(t, c) = dot(products.data(), 1, &one, 0, n);
-      gradient.d_branch.at(t, c) = round_activation(d_expanded.at(t, c));
+      gradient.d_branch.at(t, c) = round_at(point("mhc_mix.backward/d_branch"), d_expanded.at(t, c));
       for (std::int64_t i = 0; i < n; ++i)
-        gradient.d_residual.at(t, i, c) = round_activation(dot(h_res.row(t, n * n) + i * n, 1, g + c, width, n));
+        gradient.d_residual.at(t, i, c) = round_at(point("mhc_mix.backward/d_residual"), dot(h_res.row(t, n * n) + i * n, 1, g + c, width, n));
     }
     std::vector<T> terms(static_cast<std::size_t>(width));
     for (std::int64_t j = 0; j < n; ++j) {
@@ -226,7 +226,7 @@ Array<T> contract_mean_backward(const Array<T>& dy, std::int64_t n) {
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t i = 0; i < n; ++i)
       for (std::int64_t c = 0; c < width; ++c)
-        d_x.at(t, i, c) = round_activation(dy.at(t, c) / T(static_cast<double>(n)));
+        d_x.at(t, i, c) = round_at(point("stream_contract.backward/d_x"), dy.at(t, c) / T(static_cast<double>(n)));
   return d_x;
 }
 
@@ -268,7 +268,7 @@ ContractGradient<T> contract_learned_backward(const Array<T>& x, const Array<T>&
     for (std::int64_t j = 0; j < n; ++j)
       for (std::int64_t c = 0; c < width; ++c) {
         T& d = gradient.d_x.at(t, j, c);
-        d = round_activation(d + p.at(t, j) * dy.at(t, c));
+        d = round_at(point("stream_contract.backward/d_x"), d + p.at(t, j) * dy.at(t, c));
       }
   });
   return gradient;

@@ -18,7 +18,7 @@ Coefficients<T> coefficients_of(const LayerInputs<T>& in) {
     if (stored.size()) return;
     stored = std::move(made);
     if (in.keep_in_fp32) return;
-    for (T& value : stored.data) value = round_activation(value);
+    for (T& value : stored.data) value = round_at(point("mhc_layer/mappings"), value);
   };
   complete(h.h_pre, computed.h_pre);
   complete(h.h_post, computed.h_post);
@@ -67,7 +67,7 @@ LayerGradient<T> mhc_layer_backward(const LayerInputs<T>& in, const Array<T>& d_
   MappingGradient<T> mapping = mhc_mapping_backward(in.x, in.weight, in.alpha, in.bias, in.options, cotangent);
   Array<T> d_x(in.x.shape);
   for (std::int64_t i = 0; i < d_x.size(); ++i)  // the parts come rounded
-    d_x[i] = round_activation(round_activation(mapping.d_x[i] + aggregate.d_x[i]) + mix.d_residual[i]);
+    d_x[i] = round_at(point("mhc_layer.backward/d_x"), round_at(point("mhc_layer.backward/d_x_of_input"), mapping.d_x[i] + aggregate.d_x[i]) + mix.d_residual[i]);
   return {std::move(d_x),          std::move(mapping.d_weight), std::move(mapping.d_alpha), std::move(mapping.d_bias),
           std::move(mix.d_branch), std::move(mix.d_branch_bias)};
 }

@@ -29,8 +29,8 @@ Array<T> rms_norm(const Array<T>& x, const Array<T>& weight, double eps) {
   return over_rows(x, [&](std::int64_t, const T* in, T* out) {
     const T r = inverse_root_of_squares(in, n, static_cast<double>(n), eps);
     for (std::int64_t i = 0; i < n; ++i) {
-      const T normed = round_activation(in[i] * r);
-      out[i] = weight.size() ? round_activation(normed * weight[i]) : normed;
+      const T normed = round_at(point("rms_norm/normed"), in[i] * r);
+      out[i] = weight.size() ? round_at(point("rms_norm/y"), normed * weight[i]) : normed;
     }
   });
 }
@@ -47,7 +47,7 @@ Array<T> layer_norm(const Array<T>& x, const Array<T>& weight, const Array<T>& b
     for (std::int64_t i = 0; i < n; ++i) {
       T value = centred[static_cast<std::size_t>(i)] * r * weight[i];
       if (bias.size()) value = value + bias[i];
-      out[i] = round_activation(value);
+      out[i] = round_at(point("layer_norm/y"), value);
     }
   });
 }
@@ -57,7 +57,7 @@ Array<T> gated_rms_norm(const Array<T>& o, const Array<T>& z, const Array<T>& we
   const std::int64_t n = o.dim(-1);
   return over_rows(o, [&](std::int64_t row, const T* in, T* out) {
     const T r = inverse_root_of_squares(in, n, static_cast<double>(n), eps);
-    for (std::int64_t i = 0; i < n; ++i) out[i] = round_activation(in[i] * r * weight[i] * sigmoid(z[row * n + i]));
+    for (std::int64_t i = 0; i < n; ++i) out[i] = round_at(point("gated_rms_norm/y"), in[i] * r * weight[i] * sigmoid(z[row * n + i]));
   });
 }
 
@@ -66,7 +66,7 @@ Array<T> l2norm(const Array<T>& x, double eps) {
   const std::int64_t n = x.dim(-1);
   return over_rows(x, [&](std::int64_t, const T* in, T* out) {
     const T r = inverse_root_of_squares(in, n, 1.0, eps);
-    for (std::int64_t i = 0; i < n; ++i) out[i] = round_activation(in[i] * r);
+    for (std::int64_t i = 0; i < n; ++i) out[i] = round_at(point("l2norm/y"), in[i] * r);
   });
 }
 

@@ -30,7 +30,7 @@ Array<T> column_sums(const Array<T>& a, const Array<T>& b) {
 template <class T>
 void row_gradient(const T* g, const T* xh, const T& r, const T& mean_g, std::int64_t n, T* d_x) {
   const T slope = r * dot(g, 1, xh, 1, n) / T(static_cast<double>(n));
-  for (std::int64_t i = 0; i < n; ++i) d_x[i] = round_activation(r * (g[i] - mean_g) - xh[i] * slope);
+  for (std::int64_t i = 0; i < n; ++i) d_x[i] = round_at(point("rms_norm.backward/d_x"), r * (g[i] - mean_g) - xh[i] * slope);
 }
 
 }  // namespace
@@ -48,8 +48,8 @@ RmsNormGradients<T> rms_norm_backward(const Array<T>& x, const Array<T>& weight,
     for (std::int64_t i = 0; i < n; ++i) {
       xh[i] = in[i] * r;
       if (weight.size() == 0) continue;
-      xh[i] = round_activation(xh[i]);
-      g[static_cast<std::size_t>(i)] = round_activation(g[static_cast<std::size_t>(i)] * weight[i]);
+      xh[i] = round_at(point("rms_norm.backward/normed"), xh[i]);
+      g[static_cast<std::size_t>(i)] = round_at(point("rms_norm.backward/g"), g[static_cast<std::size_t>(i)] * weight[i]);
     }
     row_gradient(g.data(), xh, r, T(0.0), n, d_x.row(row, n));
   });
@@ -98,7 +98,7 @@ GatedRmsNormGradients<T> gated_rms_norm_backward(const Array<T>& o, const Array<
       xh[static_cast<std::size_t>(i)] = normed;
       g[static_cast<std::size_t>(i)] = dw * s;
       gated[at] = normed * s;
-      d_z[at] = round_activation(dw * normed * s * (T(1.0) - s));
+      d_z[at] = round_at(point("gated_rms_norm.backward/d_z"), dw * normed * s * (T(1.0) - s));
     }
     row_gradient(g.data(), xh.data(), r, T(0.0), n, d_o.row(row, n));
   });
@@ -115,10 +115,10 @@ Array<T> l2norm_backward(const Array<T>& x, double eps, const Array<T>& dy, cons
     const T r = inverse_root_of_squares(in, n, 1.0, eps);
     std::vector<T> y(static_cast<std::size_t>(n));
     for (std::int64_t i = 0; i < n; ++i)
-      y[static_cast<std::size_t>(i)] = stored.size() ? stored[row * n + i] : round_activation(in[i] * r);
+      y[static_cast<std::size_t>(i)] = stored.size() ? stored[row * n + i] : round_at(point("l2norm.backward/normed"), in[i] * r);
     const T slope = r * dot(y.data(), 1, out, 1, n);
     for (std::int64_t i = 0; i < n; ++i)
-      d_x[row * n + i] = round_activation(r * out[i] - y[static_cast<std::size_t>(i)] * slope);
+      d_x[row * n + i] = round_at(point("l2norm.backward/d_x"), r * out[i] - y[static_cast<std::size_t>(i)] * slope);
   });
   return d_x;
 }

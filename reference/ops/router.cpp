@@ -132,14 +132,29 @@ Array<T> route_weights(const Array<T>& logits, const Index& experts, const Route
   return weights;
 }
 
+namespace {
+
+/// sum_i weights[i] values[i], every product and partial sum at its rounding point.
+template <class T>
+T weighted_sum(const T* weights, const T* values, std::int64_t step, std::int64_t k) {
+  constexpr Point kProduct = point("combine/product"), kPartial = point("combine/partial_sum");
+  if (!rounds_at<T>(kProduct) && !rounds_at<T>(kPartial)) return dot(weights, 1, values, step, k);
+  T sum(0.0);
+  for (std::int64_t i = 0; i < k; ++i)
+    sum = round_at(kPartial, T(sum + round_at(kProduct, T(weights[i] * values[i * step]))));
+  return sum;
+}
+
+}  // namespace
+
 template <class T>
 Array<T> combine(const Array<T>& expert_out, const Array<T>& weights, const Array<T>& shared) {
   const std::int64_t k = expert_out.dim(1), channels = expert_out.dim(2);
   Array<T> y({expert_out.dim(0), channels});
   parallel_for(expert_out.dim(0), [&](std::int64_t t) {
     for (std::int64_t c = 0; c < channels; ++c) {
-      const T routed = dot(weights.row(t, k), 1, expert_out.row(t * k, channels) + c, channels, k);
-      y.at(t, c) = round_activation(shared.size() ? T(routed + shared.at(t, c)) : routed);
+      const T routed = weighted_sum(weights.row(t, k), expert_out.row(t * k, channels) + c, channels, k);
+      y.at(t, c) = round_at(point("combine/y"), shared.size() ? T(routed + shared.at(t, c)) : routed);
     }
   });
   return y;

@@ -56,7 +56,7 @@ Array<T> route_weights_backward(const Array<T>& logits, const Index& experts, co
 template <class T>
 RouterGradient<T> router_logits_backward(const Array<T>& x, const Array<T>& weight, const Array<T>& d_logits) {
   RouterGradient<T> gradient{matmul_nt(d_logits, transposed(weight)), matmul_nt(transposed(d_logits), transposed(x))};
-  for (T& value : gradient.d_x.data) value = round_activation(value);
+  for (T& value : gradient.d_x.data) value = round_at(point("router.backward/d_x"), value);
   return gradient;
 }
 
@@ -70,7 +70,7 @@ CombineGradient<T> combine_backward(const Array<T>& expert_out, const Array<T>& 
   parallel_for(tokens, [&](std::int64_t t) {
     for (std::int64_t i = 0; i < k; ++i) {
       for (std::int64_t c = 0; c < channels; ++c)
-        gradient.d_expert_out.at(t, i, c) = round_activation(weights.at(t, i) * dy.at(t, c));
+        gradient.d_expert_out.at(t, i, c) = round_at(point("combine.backward/d_expert_out"), weights.at(t, i) * dy.at(t, c));
       gradient.d_weights.at(t, i) = dot(dy.row(t, channels), 1, expert_out.row(t * k + i, channels), 1, channels);
     }
   });

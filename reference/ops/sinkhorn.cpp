@@ -41,7 +41,7 @@ void sinkhorn_matrix(const T* logits, std::int64_t n, std::int64_t iterations, d
   std::vector<T> b(count * count), x(count, T(1.0)), y(count, T(1.0));
   for (std::int64_t i = 0; i < n; ++i) softmax_plus_eps(logits + i * n, n, eps, b.data() + i * n);
   const auto stored = [&] {
-    for (T& value : b) value = round_compute(value);
+    for (T& value : b) value = round_at(point("sinkhorn/iterate"), value);
   };
   rescale(b, n, 1, n, x, eps, y);
   stored();

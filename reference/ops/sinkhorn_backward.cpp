@@ -94,7 +94,7 @@ class Reverse {
     Step<T> s{rows, {}, {}, scale, std::vector<T>(n_ * n_)};
     for (std::size_t i = 0; i < n_; ++i)
       scale[i] = T(1.0) / (dot(b_.data() + i * (rows ? n_ : 1), rows ? 1 : n, other.data(), 1, n) + eps_ / scale[i]);
-    for (T& value : b_) value = round_compute(value);
+    for (T& value : b_) value = round_at(point("sinkhorn.backward/iterate"), value);
     s.x = x;
     s.y = y;
     for (std::size_t i = 0; i < n_; ++i)

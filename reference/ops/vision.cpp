@@ -28,8 +28,8 @@ Array<T> rope_2d(const Array<T>& x, const Index& positions, double theta) {
       const T c = cos(angle), s = sin(angle);
       for (std::int64_t h = 0; h < heads; ++h) {
         const T &a = x.at(t, h, i), &b = x.at(t, h, i + half);
-        y.at(t, h, i) = round_activation(a * c - b * s);
-        y.at(t, h, i + half) = round_activation(b * c + a * s);
+        y.at(t, h, i) = round_at(point("rope_2d/y"), a * c - b * s);
+        y.at(t, h, i + half) = round_at(point("rope_2d/y"), b * c + a * s);
       }
     }
   });
@@ -59,10 +59,10 @@ SegmentAttention<T> segment_attention(const Array<T>& q, const Array<T>& k, cons
     const T one(1.0);
     const T total = dot(power.data(), 1, &one, 0, count);
     result.lse[i] = log(total) + T(largest);
-    for (T& p : power) p = round_activation(p);
+    for (T& p : power) p = round_at(point("segment_attention/p"), p);
     const T* values = v.row(first * heads + h, width);
     for (std::int64_t d = 0; d < width; ++d)
-      result.o[i * width + d] = round_activation(dot(power.data(), 1, values + d, row, count) / total);
+      result.o[i * width + d] = round_at(point("segment_attention/o"), dot(power.data(), 1, values + d, row, count) / total);
   });
   return result;
 }
@@ -71,7 +71,7 @@ template <class T>
 Array<T> gelu(const Array<T>& x) {
   const T root = inverse_root<T>(2), half(0.5), one(1.0);
   Array<T> y(x.shape);
-  for (std::int64_t i = 0; i < x.size(); ++i) y[i] = round_activation(half * x[i] * (one + erf(x[i] * root)));
+  for (std::int64_t i = 0; i < x.size(); ++i) y[i] = round_at(point("gelu/y"), half * x[i] * (one + erf(x[i] * root)));
   return y;
 }
 
@@ -99,7 +99,7 @@ Array<T> feature_scatter(const Array<T>& x, const Index& ids, std::int64_t token
   std::int64_t next = 0;
   for (std::int64_t t = 0; t < ids.size(); ++t) {
     if (ids[t] != token_id) continue;
-    for (std::int64_t c = 0; c < width; ++c) y.at(t, c) = round_activation(features.at(next, c));
+    for (std::int64_t c = 0; c < width; ++c) y.at(t, c) = round_at(point("feature_scatter/y"), features.at(next, c));
     ++next;
   }
   return y;

@@ -106,7 +106,7 @@ Array<T> gelu_backward(const Array<T>& x, const Array<T>& dy) {
   Array<T> d_x(x.shape);
   parallel_for(x.size(), [&](std::int64_t i) {
     const T density = exp(T(-(half * x[i] * x[i]))) * density_factor;
-    d_x[i] = round_activation(T(dy[i] * (half * (one + erf(T(x[i] * root))) + x[i] * density)));
+    d_x[i] = round_at(point("gelu.backward/d_x"), T(dy[i] * (half * (one + erf(T(x[i] * root))) + x[i] * density)));
   });
   return d_x;
 }

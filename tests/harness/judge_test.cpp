@@ -5,8 +5,12 @@
 #include <cmath>
 #include <limits>
 #include <ostream>
+#include <set>
 
+#include "cases/error.h"
 #include "cases/formats.h"
+#include "harness/result_json.h"
+#include "harness/table.h"
 
 namespace assay::harness {
 namespace {
@@ -45,7 +49,8 @@ class JudgeOne : public testing::TestWithParam<Row> {};
 // The second element is right: a row is never mistrusted for a truth of zeros.
 TEST_P(JudgeOne, element_gets_its_verdict) {
   const Row& row = GetParam();
-  const Check check = judge(row.dtype, {row.observed, 1.0}, {row.truth, 1.0}, row.limit);
+  const Tensor observed = Tensor::from_reals(row.dtype, {2}, std::vector<double>{row.observed, 1.0});
+  const Check check = judge_values(observed, exact({row.truth, 1.0}), {row.limit, 0.0});
   EXPECT_EQ(word(check.verdict), word(row.verdict)) << check.reason;
   EXPECT_EQ(check.over_limit, row.verdict == Verdict::kPass ? 0 : 1);
   EXPECT_EQ(check.elements, 2);
@@ -135,6 +140,50 @@ TEST(JudgeValues, half_an_ulp_of_f64_passes_and_one_ulp_fails) {
             kPass);
 }
 
+TEST(JudgeValues, ulps_are_steps_of_the_recorded_dtype) {
+  EXPECT_EQ(ulps_between(DType::kBF16, 1.0, 1.0 + 0x1p-7), 1);
+  EXPECT_EQ(ulps_between(DType::kF32, -kLeastF32, kLeastF32), 2);
+  EXPECT_EQ(ulps_between(DType::kF64, 1.0, 1.0 - 0x1p-53), 1);
+  EXPECT_EQ(ulps_between(DType::kF64, -kLeastF64, 2 * kLeastF64), 3);
+  EXPECT_EQ(ulps_between(DType::kF64, -0.0, 0.0), 0);
+  EXPECT_EQ(ulps_between(DType::kF64, -0x1.fffffffffffffp1023, 0x1.fffffffffffffp1023),
+            std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(ulps_between(DType::kF32, kInf, 1.0), std::nullopt);
+  EXPECT_EQ(ulps_between(DType::kI32, 1.0, 2.0), std::nullopt);
+}
+
+TEST(JudgeValues, the_sign_of_a_zero_comes_from_the_scalars_that_have_one) {
+  EXPECT_EQ(truth_of(Array<double>({2}, {1.0, -0.0})).negative_zeros, (std::vector<bool>{false, true}));
+  EXPECT_EQ(truth_of(Array<reference::Real>({2}, {reference::Real(-0.0), reference::Real(1.0)})).negative_zeros,
+            (std::vector<bool>{true, false}));
+  EXPECT_TRUE(truth_of(Array<double>({2}, {0.0, -1.0})).negative_zeros.empty());
+}
+
+// A tensor of which most is fixed tells how much was used where something was left to use.
+TEST(JudgeValues, a_right_fixed_element_is_not_the_worst) {
+  const Tensor observed = Tensor::from_reals(DType::kF32, {3}, std::vector<double>{1.0, 8.0 + 0x1p-12, 2.0});
+  const Check check = judge_values(observed, exact({1.0 + 0x1p-25, 8.0, 2.0}), {0.0, 0x1p-10, 0.0});
+  EXPECT_EQ(check.verdict, kPass);
+  EXPECT_EQ(check.fixed, 2);
+  EXPECT_EQ(check.share, 0.25);
+  EXPECT_EQ(check.worst->index, (std::vector<std::int64_t>{1}));
+}
+
+TEST(JudgeValues, fixed_elements_are_told_in_table_last_line_and_json) {
+  Check check = judge(DType::kF32, {1.0, 2.0, 4.0}, {1.0, 2.0, 4.0});
+  check.stage = "x";
+  Report report;
+  report.title = "case";
+  report.checks = {check};
+  EXPECT_NE(to_table(report, false).find("PASS     all 3 elements are fixed bit for bit"), std::string::npos)
+      << to_table(report, false);
+  EXPECT_EQ(report.last_line(), "PASS: 1 check of case, 3 elements (3 fixed bit for bit)");
+  EXPECT_EQ(to_json(report).at("checks")[0].at("fixed"), 3);
+  EXPECT_EQ(to_json(report).at("checks")[0].at("worst").at("ulps"), 0);
+  check.fixed = 2;
+  EXPECT_EQ(explain(check), "2 of 3 elements are fixed bit for bit");
+}
+
 TEST(JudgeValues, storage_of_integers_costs_nothing) {
   EXPECT_EQ(storage_error(DType::kI32, 1e6), 0.0);
   EXPECT_EQ(storage_error(DType::kU8, 255.0), 0.0);
@@ -147,7 +196,7 @@ TEST(JudgeValues, storage_of_a_tiny_value_costs_half_the_smallest_subnormal) {
   EXPECT_EQ(storage_error(DType::kE5M2, 0.0), 0x1p-17);
 }
 
-TEST(JudgeValues, radius_of_the_truth_counts_against_the_observed) {
+TEST(JudgeValues, a_truth_less_certain_than_its_limit_is_mistrusted) {
   reference::Context wide;
   wide.bits = 128;
   const reference::ContextScope scope(wide);
@@ -159,10 +208,56 @@ TEST(JudgeValues, radius_of_the_truth_counts_against_the_observed) {
   loose.values.push_back(reference::abs(Ball(1.0)));
   arb_add_error_2exp_si(loose.values.back().data(), -20);
   const Tensor one = Tensor::from_reals(DType::kF64, {1}, std::vector<double>{1.0});
-  EXPECT_EQ(judge_values(one, loose, {0x1p-21}).verdict, kFail);
+  EXPECT_EQ(judge_values(one, loose, {0x1p-21}).verdict, Verdict::kMistrusted);
   const Check check = judge_values(one, loose, {0x1p-19});
   EXPECT_EQ(check.verdict, kPass);
   EXPECT_NEAR(check.certified, 0x1p-20, 0x1p-30);
+}
+
+/// Whether some w with low <= w <= high rounds to the finite code, told from the midpoints to its neighbours.
+bool reaches(const Format& format, std::uint32_t code, double low, double high) {
+  const double value = decode(format, code), sign = std::signbit(value) ? -1.0 : 1.0, magnitude = std::abs(value);
+  const bool even = code % 2 == 0;
+  const std::uint32_t positive = code & ((1U << (format.exponent_bits + format.mantissa_bits)) - 1U);
+  const double step_up = std::ldexp(
+      std::max(std::exp2(std::ilogb(std::max(magnitude, format.min_positive))), std::ldexp(1.0, 1 - format.bias)),
+      -format.mantissa_bits);
+  const double top = magnitude + step_up / 2;
+  const double bottom = positive == 0 ? -top : (magnitude + decode(format, positive - 1)) / 2;
+  const double from = sign > 0 ? low : -high, to = sign > 0 ? high : -low;
+  return even ? from <= top && bottom <= to : from < top && bottom < to;
+}
+
+// Every code of the 8-bit formats against the cells of rounding, written without rounding anything.
+TEST(JudgeValues, exactly_the_codes_that_the_interval_reaches_pass) {
+  for (const DType dtype : {DType::kE4M3, DType::kE5M2}) {
+    const Format& format = *format_of(dtype);
+    const double least = format.min_positive;
+    for (const double v : {1.0, 1.0625, 1.09375, -1.0625, 1.75, 1.9, 2.0, -0.3, 40.0, 3 * least, 0.5 * least, 0.0,
+                           0.2 * least, -1.5 * least}) {
+      for (const double e : {0.0, 0x1p-12, 0x1p-5, 0.0625, 0.1, 0.3, 0.5 * least, 2.5 * least}) {
+        reference::Context wide;
+        wide.bits = 256;
+        const reference::ContextScope scope(wide);
+        std::set<double> legal;
+        std::int64_t fixed = 0;
+        for (std::uint32_t code = 0; code < 256; ++code) {
+          const double value = decode(format, code);
+          if (!std::isfinite(value)) continue;
+          const Tensor observed = Tensor::from_reals(dtype, {1}, std::vector<double>{value});
+          const Check check = judge_values(observed, exact({v}), {e});
+          const bool passes = check.over_limit == 0;
+          EXPECT_EQ(passes, reaches(format, code, v - e, v + e)) << format.name << " " << v << " " << e << " " << value;
+          EXPECT_EQ(check.share <= 1.0, passes) << format.name << " " << v << " " << e << " " << value;
+          EXPECT_TRUE(passes || check.verdict == kFail);
+          if (passes) legal.insert(value == 0.0 ? 0.0 : value);
+          fixed = check.fixed;
+        }
+        EXPECT_EQ(fixed, legal.size() == 1 ? 1 : 0) << format.name << " " << v << " " << e;
+        EXPECT_FALSE(legal.empty());
+      }
+    }
+  }
 }
 
 TEST(JudgeValues, nothing_compared_is_mistrusted) {
@@ -200,7 +295,7 @@ TEST(JudgeValues, reason_names_the_worst_element_in_decimal_and_hex) {
   EXPECT_EQ(check.worst->expected, 6.0);
   EXPECT_EQ(check.error, 0.5);
   for (const char* part : {"2 of 6 elements", "element [1, 2]", "6.5 (0x1.ap+2)", "expected 6 (0x1.8p+2)", "off by 0.5",
-                           "limit 0.000977"}) {
+                           "ULP of F64", "limit 0.000977"}) {
     EXPECT_NE(check.reason.find(part), std::string::npos) << part << " in " << check.reason;
   }
 }
@@ -259,7 +354,7 @@ TYPED_TEST(JudgeChoice, exact_tie_is_excused_inside_the_tied_group_only) {
   const Check inside = judge_choice<TypeParam>(ids({1, 2}, {0, 2}), decision, {}, nullptr);
   EXPECT_EQ(inside.verdict, kPass);
   EXPECT_EQ(inside.rows_tied, 1);
-  EXPECT_NE(inside.reason.find("1 rows differ by an exact tie"), std::string::npos);
+  EXPECT_EQ(inside.reason, "row 0 ties at the threshold");
   for (const auto& wrong : std::vector<std::vector<std::int64_t>>{{0, 3}, {1, 2}, {2, 3}}) {
     const Check outside = judge_choice<TypeParam>(ids({1, 2}, wrong), decision, {}, nullptr);
     EXPECT_EQ(outside.verdict, kFail) << wrong[0] << ", " << wrong[1];
@@ -326,6 +421,15 @@ TYPED_TEST(JudgeChoice, a_selection_that_selects_everything_is_mistrusted) {
   EXPECT_EQ(judge_choice<TypeParam>(ids({2, 2}, {0, 1, 1, -1}), decision, {}, nullptr).verdict, kFail);
 }
 
+TYPED_TEST(JudgeChoice, what_is_no_table_of_ids_is_told) {
+  const auto decision = experts<TypeParam>({3, 2, 1}, {0, 1}, 1.0, {}, 2);
+  const Tensor reals = Tensor::from_reals(DType::kF32, {2, 2}, std::vector<double>{0, 1, 0, 1});
+  EXPECT_THROW(judge_choice<TypeParam>(reals, decision, {}, nullptr), InputError);
+  const Check check = judge_choice<TypeParam>(ids({3}, {0, 1, 0}), decision, {}, nullptr);
+  EXPECT_EQ(check.verdict, kFail);
+  EXPECT_EQ(check.reason, "recorded shape [3], 2 rows are needed");
+}
+
 TYPED_TEST(JudgeChoice, no_rows_are_mistrusted) {
   const auto decision = experts<TypeParam>({3, 2, 1}, {0, 1}, 1.0, {}, 0);
   const Check check = judge_choice<TypeParam>(ids({0, 2}, {}), decision, {}, nullptr);
@@ -338,6 +442,9 @@ TYPED_TEST(JudgeChoice, the_observed_choice_is_adopted_in_tied_rows_only) {
   Index adopted = decision.chosen;
   judge_choice<TypeParam>(ids({3, 2}, {1, 0, 2, 0, 0, 3}), decision, {}, &adopted);
   EXPECT_EQ(adopted.data, (std::vector<std::int64_t>{0, 1, 2, 0, 0, 1}));
+  adopted = decision.chosen;
+  judge_choice<TypeParam>(ids({3, 3}, {1, -1, 0, 2, -1, 0, -1, 0, 2}), decision, {}, &adopted);
+  EXPECT_EQ(adopted.data, (std::vector<std::int64_t>{0, 1, 2, 0, 0, 2})) << "a -1 takes no id's place";
 }
 
 /// One query that sees tokens 0 to 6: pools of two tokens at 0, 2, 4 (6 is the tail), two of them selected.

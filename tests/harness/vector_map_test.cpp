@@ -93,7 +93,7 @@ TEST_F(VectorMapTest, a_rule_makes_a_call_of_a_case) {
   ASSERT_EQ(made.outputs.size(), 1u);
   EXPECT_EQ(made.outputs[0].output, "y");
   EXPECT_EQ(made.outputs[0].recorded, "g.c.out.y");
-  EXPECT_FALSE(made.is_choice);
+  EXPECT_FALSE(made.outputs[0].is_choice);
   EXPECT_EQ(made.report, "");
   EXPECT_TRUE(unclaimed.empty());
 }
@@ -303,7 +303,8 @@ TEST_F(VectorMapTest, choice_and_report_are_handed_on) {
   rule["choice"] = {{"y", "out.y"}};
   rule["report"] = "no contract yet";
   const VectorCall made = call();
-  EXPECT_TRUE(made.is_choice);
+  ASSERT_FALSE(made.outputs.empty());
+  EXPECT_TRUE(made.outputs[0].is_choice);
   EXPECT_EQ(made.report, "no contract yet");
   EXPECT_EQ(made.outputs.size(), 1u);
 }

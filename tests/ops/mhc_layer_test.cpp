@@ -73,7 +73,7 @@ TEST(MhcLayer, in_the_activation_dtype_computed_coefficients_are_rounded_once) {
   in.keep_in_fp32 = false;
   const Array<Bound> computed = mhc_layer(in).aggregated;
   in.h_pre = mapping_of(in).h_pre;
-  for (Bound& value : in.h_pre.data) value = round_activation(value);
+  for (Bound& value : in.h_pre.data) value = round_at(point("mhc_layer/mappings"), value);
   const Array<Bound> rounded = mhc_layer(in).aggregated;
   for (std::int64_t i = 0; i < computed.size(); ++i) EXPECT_EQ(computed[i].e, rounded[i].e);
 }

@@ -107,8 +107,8 @@ TEST(Bound, a_dot_carries_the_errors_of_its_operands) {
     float sum = 0;
     for (int i = 0; i < 64; ++i) {
       const double x = static_cast<double>(random.between(-1, 1)), y = static_cast<double>(random.between(-1, 1));
-      a.push_back(round_activation(Bound(x)));
-      b.push_back(round_activation(Bound(y)));
+      a.push_back(round_at(point("linear/y"), Bound(x)));
+      b.push_back(round_at(point("linear/y"), Bound(y)));
       sum += static_cast<float>(rounded(bf16(), x)) * static_cast<float>(rounded(bf16(), y));
     }
     shares.add(static_cast<double>(sum), dot(a.data(), 1, b.data(), 1, 64), "dot of rounded operands");
@@ -278,10 +278,10 @@ TEST(Bound, a_rounding_point_allows_one_rounding_to_its_format) {
   Shares activation, compute;
   for (int trial = 0; trial < 1000; ++trial) {
     const double x = static_cast<double>(random.between(-3, 3));
-    activation.add(rounded(bf16(), x), round_activation(Bound(x)), "bf16");
+    activation.add(rounded(bf16(), x), round_at(point("linear/y"), Bound(x)), "bf16");
     const double root = std::sqrt(std::abs(x));
     compute.add(static_cast<double>(static_cast<float>(root)), round_compute(Bound(root)), "float32");
-    EXPECT_LT(round_activation(Bound(x)).e, 1.01 * 0x1p-8 * std::abs(x) + 1e-37);
+    EXPECT_LT(round_at(point("linear/y"), Bound(x)).e, 1.01 * 0x1p-8 * std::abs(x) + 1e-37);
   }
   EXPECT_GT(activation.largest(), 0.9);
   EXPECT_GT(compute.largest(), 0.9);
