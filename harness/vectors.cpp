@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "cases/error.h"
+#include "harness/contract_ensemble.h"
 #include "harness/glob.h"
 #include "harness/op_judge.h"
 #include "harness/vector_map.h"
@@ -35,8 +36,19 @@ reference::RoundingModel rounding_of(const VectorCall& call, const VerifySetting
   return reference::rounding_model(Contract::resolve(call.profile, call.flags, activation_of(call)));
 }
 
+/// A chunked form under a contract is judged by the ensemble that executes it, all others per element.
+std::vector<Check> judged(const VectorCall& call, const reference::RoundingModel& model, const JudgeSettings& how) {
+  const auto chunk = call.call.attributes.find("chunk");
+  if (call.profile.empty() || chunk == call.call.attributes.end() || chunk->is_null())
+    return judge_op(call.call, call.outputs, model, how);
+  std::vector<Check> checks;
+  for (EnsembleJudgement& judgement : judge_by_ensemble(call.call, call.outputs, model, how))
+    checks.push_back(std::move(judgement.check));
+  return checks;
+}
+
 std::vector<Check> judge_call(const VectorCall& call, const VerifySettings& settings) {
-  std::vector<Check> checks = judge_op(call.call, call.outputs, rounding_of(call, settings), {.bits = settings.bits});
+  std::vector<Check> checks = judged(call, rounding_of(call, settings), {.bits = settings.bits});
   for (Check& check : checks) {
     if (!call.report.empty()) {
       check.verdict = Verdict::kSkipped;

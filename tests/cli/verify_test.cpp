@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <regex>
 #include <set>
 #include <thread>
 
@@ -178,7 +179,7 @@ TEST_F(Verify, a_planted_fault_fails_at_its_stage_and_is_reproduced) {
 struct VectorFile {
   const char* file;
   std::size_t cases;
-  int skipped;
+  const char* drowning = "";  ///< cases in which roundings that the contract allows may be as large as the values
 };
 
 class VerifyVectors : public Verify, public testing::WithParamInterface<VectorFile> {};
@@ -187,7 +188,7 @@ TEST_P(VerifyVectors, every_case_is_judged_and_passes) {
   const fs::path file = peer() / GetParam().file;
   ASSAY_NEED_FILE(file);
   const Outcome outcome = run("verify --vectors " + in_quotes(fs::absolute(file)));
-  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(outcome.status, *GetParam().drowning ? 1 : 0) << outcome.out << outcome.err;
   EXPECT_EQ(outcome.err, "");
   const json document = result();
   expect_fields_of_schema(document);
@@ -195,22 +196,26 @@ TEST_P(VerifyVectors, every_case_is_judged_and_passes) {
   for (const json& check : document.at("checks")) {
     const std::string stage = check.at("stage");
     cases.insert(stage.substr(0, stage.find('.', stage.find('.') + 1)));
-    if (check.at("verdict") == "SKIPPED") {
-      EXPECT_NE(check.at("reason").get<std::string>().find("distance to the truth"), std::string::npos) << stage;
+    EXPECT_LE(check.at("share"), 1.0) << stage;
+    if (check.at("verdict") == "MISTRUSTED") {
+      EXPECT_TRUE(std::regex_match(stage, std::regex(GetParam().drowning))) << stage;
+      EXPECT_NE(check.at("reason").get<std::string>().find("zeros would have passed"), std::string::npos) << stage;
     }
   }
   EXPECT_EQ(cases.size(), GetParam().cases);
   EXPECT_EQ(document.at("counts").at("FAIL"), 0);
-  EXPECT_EQ(document.at("counts").at("MISTRUSTED"), 0);
   EXPECT_EQ(document.at("counts").at("ERROR"), 0);
-  EXPECT_EQ(document.at("counts").at("SKIPPED"), GetParam().skipped);
+  EXPECT_EQ(document.at("counts").at("SKIPPED"), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Peer, VerifyVectors,
-                         testing::Values(VectorFile{"mcore/mhc.safetensors", 102, 0},
-                                         VectorFile{"mcore/kpool_fp8.safetensors", 157, 0},
-                                         VectorFile{"mcore/misc.safetensors", 180, 0},
-                                         VectorFile{"kda_kernel.safetensors", 5, 55}));
+                         // Of equal keys, of gates at the bound and of one short document some gradients cancel to less
+                         // than the chunked kernel's BF16 operands may disturb: inside limits as large as the values.
+                         testing::Values(VectorFile{"mcore/mhc.safetensors", 102},
+                                         VectorFile{"mcore/kpool_fp8.safetensors", 157},
+                                         VectorFile{"mcore/misc.safetensors", 180},
+                                         VectorFile{"kda_kernel.safetensors", 5,
+                                                    "kda_kernel\\.(collinear|near_collinear|gates_at_bound|partial)\\..*"}));
 
 class VerifyTrace : public Verify, public testing::WithParamInterface<const char*> {};
 
